@@ -1,0 +1,67 @@
+# A thin front to CMake and Ninja; `make help` lists the targets.
+#
+# Variables: BUILD (directory of the plain build), WERROR (ON: warnings are errors), JOBS, PREFIX and DESTDIR (install),
+# FUZZ_SECONDS (per fuzzer, in check), CMAKE_ARGS (more options of the plain build).
+BUILD ?= build/release
+WERROR ?= OFF
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+FUZZ_SECONDS ?= 20
+CMAKE_ARGS ?=
+export JOBS FUZZ_SECONDS
+
+.DEFAULT_GOAL := build
+.PHONY: help bootstrap compile build demo test check bench gpu-test lint format install clean
+
+help:
+	@echo 'build     compile library, command, tests; says which optional tools are missing'
+	@echo 'demo      replay a recorded trace on the software GPU'
+	@echo 'test      quick tests, under 3 minutes on 2 cores'
+	@echo 'check     all that can run without a GPU: sanitizers, slow tests, fuzzing, lint; under 30 minutes'
+	@echo 'bench     measure; gpu-test  tests on a real GPU (skipped without one)'
+	@echo 'lint      static checks; format  rewrite the sources with clang-format'
+	@echo 'install   to PREFIX ($(PREFIX)), below DESTDIR; clean  remove build/'
+
+bootstrap:
+	@scripts/bootstrap
+
+compile: bootstrap
+	@mkdir -p $(BUILD)
+	@cmake -S . -B $(BUILD) -G Ninja -DMB_WERROR=$(WERROR) -DCMAKE_INSTALL_PREFIX=$(PREFIX) \
+	    $(CMAKE_ARGS) >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+	@cmake --build $(BUILD) -j $(JOBS)
+
+build: compile
+	@cat $(BUILD)/summary.txt
+
+demo: build
+	$(BUILD)/bin/moonbright demo
+
+test: build
+	@rm -f build/results/test.tsv
+	@scripts/run-tests --tier test --build $(BUILD) -- -LE '^(slow|gpu)$$'; \
+	    scripts/summary build/results/test.tsv
+
+check:
+	@scripts/check $(BUILD)
+
+bench: build
+	@scripts/bench $(BUILD)
+
+gpu-test: build
+	@rm -f build/results/gpu-test.tsv
+	@scripts/run-tests --tier gpu-test --build $(BUILD) -- -L '^gpu$$'; \
+	    scripts/summary build/results/gpu-test.tsv
+
+lint:
+	@scripts/bootstrap --check
+	@scripts/lint
+
+format:
+	@scripts/lint --format
+
+install: build
+	DESTDIR=$(DESTDIR) cmake --install $(BUILD)
+
+clean:
+	rm -rf build

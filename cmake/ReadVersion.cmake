@@ -1,0 +1,18 @@
+# mb_read_version(<header> <out>): sets <out> to MAJOR.MINOR.PATCH as written in the public header, and makes
+# CMake run again when the header changes.
+function(mb_read_version header out)
+    if(NOT EXISTS ${header})
+        message(FATAL_ERROR "${header} is missing: it holds the version macros")
+    endif()
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${header})
+    file(STRINGS ${header} lines REGEX "^#define[ \t]+MB_VERSION_(MAJOR|MINOR|PATCH)[ \t]+[0-9]+")
+    set(version "")
+    foreach(part MAJOR MINOR PATCH)
+        if(NOT "${lines}" MATCHES "MB_VERSION_${part}[ \t]+([0-9]+)")
+            message(FATAL_ERROR "${header}: no line «#define MB_VERSION_${part} <number>»")
+        endif()
+        list(APPEND version ${CMAKE_MATCH_1})
+    endforeach()
+    list(JOIN version "." version)
+    set(${out} ${version} PARENT_SCOPE)
+endfunction()

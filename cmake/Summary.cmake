@@ -1,0 +1,19 @@
+# mb_summary(<topic> <text>): one line of the summary that ends every configuration. The summary is also kept in
+# <build>/summary.txt, which `make build` prints, so that a missing optional tool is seen on every build.
+function(mb_summary topic text)
+    set_property(GLOBAL APPEND PROPERTY mb_summary_lines "${topic}|${text}")
+endfunction()
+
+function(mb_print_summary)
+    get_property(lines GLOBAL PROPERTY mb_summary_lines)
+    set(out "MoonBright ${PROJECT_VERSION}\n")
+    foreach(line IN LISTS lines)
+        string(REGEX MATCH "^([^|]*)\\|(.*)$" _ "${line}")
+        set(topic "${CMAKE_MATCH_1}                ")
+        set(text "${CMAKE_MATCH_2}")
+        string(SUBSTRING "${topic}" 0 16 topic)
+        string(APPEND out "  ${topic}${text}\n")
+    endforeach()
+    file(WRITE ${CMAKE_BINARY_DIR}/summary.txt "${out}")
+    message("${out}")
+endfunction()

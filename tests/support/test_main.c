@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/* main of every C test. See tests/test.h. */
+#include "test.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+    EXIT_SKIPPED = 77,
+};
+
+/*
+ * Everything here is written by the main thread only. Registration runs in constructors, before main.
+ */
+static struct mb_test_case *first_case;
+static struct mb_test_case **last_link = &first_case;
+static const char *running_case; /* valid while a case runs */
+static size_t run_count;         /* cases started; less than registered when a pattern is given */
+static size_t skip_count;        /* cases that ended in SKIP */
+static uint64_t seed;            /* valid from the start of main */
+
+void mb_test_register(struct mb_test_case *test_case)
+{
+    *last_link = test_case;
+    last_link = &test_case->next;
+}
+
+uint64_t mb_test_seed(void)
+{
+    return seed;
+}
+
+uint64_t mb_test_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+uint64_t mb_test_random_below(uint64_t *state, uint64_t bound)
+{
+    return mb_test_random(state) % bound;
+}
+
+_Noreturn void mb_test_skip(const char *case_name, const char *reason)
+{
+    skip_count++;
+    printf("SKIP: %s: %s\n", case_name ? case_name : running_case, reason);
+    fflush(stdout);
+    skip();
+    abort(); /* skip() leaves by longjmp */
+}
+
+/* Runs in cmocka's set-up step, which gets the case as its state; the case itself ignores the state. */
+static int begin_case(void **state)
+{
+    const struct mb_test_case *test_case = *state;
+
+    running_case = test_case->name;
+    run_count++;
+    return 0;
+}
+
+/* False if MB_TEST_SEED is set to something that is not a number. */
+static int choose_seed(void)
+{
+    const char *text = getenv("MB_TEST_SEED");
+    char *end;
+
+    if (!text || !*text)
+        return getrandom(&seed, sizeof(seed), 0) == (ssize_t)sizeof(seed);
+    errno = 0;
+    seed = strtoull(text, &end, 0);
+    return !errno && !*end;
+}
+
+static size_t collect(struct CMUnitTest **out)
+{
+    struct CMUnitTest *tests;
+    size_t count = 0;
+
+    for (struct mb_test_case *it = first_case; it; it = it->next)
+        count++;
+    tests = calloc(count + 1, sizeof(*tests));
+    if (!tests)
+        return 0;
+    count = 0;
+    for (struct mb_test_case *it = first_case; it; it = it->next) {
+        tests[count].name = it->name;
+        tests[count].test_func = it->run;
+        tests[count].setup_func = begin_case;
+        tests[count].initial_state = it;
+        count++;
+    }
+    *out = tests;
+    return count;
+}
+
+int main(int argc, char **argv)
+{
+    struct CMUnitTest *tests = NULL;
+    size_t count = collect(&tests);
+    size_t failed;
+
+    if (!count) {
+        fprintf(stderr, "%s: no cases, or no memory for their list\n", argv[0]);
+        return 1;
+    }
+    if (!choose_seed()) {
+        fprintf(stderr, "MB_TEST_SEED: want a decimal or 0x number; unset it for a random seed\n");
+        free(tests);
+        return 1;
+    }
+    printf("seed: 0x%" PRIx64 " (repeat with MB_TEST_SEED=0x%" PRIx64 ")\n", seed, seed);
+    fflush(stdout);
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    /* The function behind the macro cmocka_run_group_tests, which wants the array's size at compile time. */
+    failed = (size_t)_cmocka_run_group_tests(strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0],
+                                             tests, count, NULL, NULL);
+    free(tests);
+    if (!run_count) {
+        fprintf(stderr, "no case has a name like %s\n", argv[1]);
+        return 1;
+    }
+    printf("CASES: %zu passed, %zu failed, %zu skipped\n", run_count - failed - skip_count, failed,
+           skip_count);
+    if (failed)
+        return 1;
+    return skip_count == run_count ? EXIT_SKIPPED : 0;
+}
