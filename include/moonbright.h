@@ -1,0 +1,283 @@
+/*
+ * moonbright.h - the public interface of MoonBright, a GPU memory allocator.
+ *
+ * UNITS      All sizes are bytes, all times nanoseconds unless a name says otherwise.
+ * ERRORS     Every call returns enum mb_err; MB_OK is 0. Results go to *out and are untouched on
+ *            failure. A failed call changes nothing. mb_error_detail() gives the long text of the
+ *            calling thread's last failure: what was asked, what is allowed, what to do.
+ * THREADS    All calls may be made from any thread at any time on an open device, except mb_close(),
+ *            which must be the last use of it.
+ * STREAMS    A call named *_async takes effect in the order of the stream it is given: after
+ *            everything enqueued on that stream before it and before everything enqueued later.
+ *            It never waits for the device. A stream is the vendor's own (cudaStream_t, hipStream_t,
+ *            CUstream) or, on the software GPU, one from mb_stream_create(). NULL is the default one.
+ * POINTERS   Device addresses are void * and must not be dereferenced by the host.
+ * FORK       After fork() the child's MoonBright is disabled: every call returns MB_ERR_FORKED.
+ */
+#ifndef MOONBRIGHT_H
+#define MOONBRIGHT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define MB_VERSION_MAJOR 0
+#define MB_VERSION_MINOR 1
+#define MB_VERSION_PATCH 0
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MB_API __attribute__((visibility("default")))
+#else
+#define MB_API
+#endif
+
+/* ------------------------------------------------------------------ errors */
+
+/* One list makes the enum, the names and the texts: X(NAME, value, "meaning"). */
+#define MB_ERR_LIST(X)                                                                             \
+    X(OK, 0, "success")                                                                            \
+    X(ERR_INVALID, 1, "an argument is outside what the call allows")                               \
+    X(ERR_NO_MEMORY, 2, "the device has no free frames left for this request")                     \
+    X(ERR_NO_ADDRESS, 3, "no free virtual address range of that size and alignment")               \
+    X(ERR_HOST_MEMORY, 4, "the host is out of memory")                                             \
+    X(ERR_NOT_FOUND, 5, "the pointer or handle is not one of this device's")                       \
+    X(ERR_DOUBLE_FREE, 6, "the block was freed before")                                            \
+    X(ERR_BUSY, 7, "the object is still in use")                                                   \
+    X(ERR_LIMIT, 8, "a configured limit would be passed")                                          \
+    X(ERR_NOT_SUPPORTED, 9, "this backend or configuration cannot do that")                        \
+    X(ERR_PERMISSION, 10, "the process lacks a privilege that the call needs")                     \
+    X(ERR_NO_DEVICE, 11, "no such device, or no usable backend")                                   \
+    X(ERR_DRIVER, 12, "the vendor's driver refused a call")                                        \
+    X(ERR_DEVICE_LOST, 13, "the device context is gone after a fatal fault")                       \
+    X(ERR_CONFIG, 14, "a configuration key or value is unknown")                                   \
+    X(ERR_PARSE, 15, "the input is not in the expected format")                                    \
+    X(ERR_IO, 16, "reading or writing a file failed")                                              \
+    X(ERR_TIMEOUT, 17, "the device did not answer in the allowed time")                            \
+    X(ERR_DEADLOCK, 18, "streams wait for each other and none can go on")                          \
+    X(ERR_CORRUPT, 19, "a record, red zone or page-table entry is not what it must be")            \
+    X(ERR_FORKED, 20, "this process is a fork of the one that owns the device")                    \
+    X(ERR_NOT_MAPPED, 21, "the address range is not mapped")                                       \
+    X(ERR_MAPPED, 22, "the address range is already mapped")                                       \
+    X(ERR_PROOF, 23, "the page tables are not what the proof demands; nothing was written")        \
+    X(ERR_INTERNAL, 24, "an invariant of MoonBright itself is broken; please report it")
+
+enum mb_err {
+#define MB_ERR_ENUM(name, value, text) MB_##name = value,
+    MB_ERR_LIST(MB_ERR_ENUM)
+#undef MB_ERR_ENUM
+};
+
+/* "MB_ERR_NO_MEMORY"; never NULL. Thread-safe. */
+MB_API const char *mb_error_name(enum mb_err err);
+/* One line of meaning; never NULL. Thread-safe. */
+MB_API const char *mb_error_text(enum mb_err err);
+/* The calling thread's last failure in full, or "" if none; valid until its next failing call. */
+MB_API const char *mb_error_detail(void);
+/* "0.1.0" */
+MB_API const char *mb_version(void);
+
+/* ------------------------------------------------------------------ devices */
+
+typedef struct mb_device *mb_device;
+typedef struct mb_pool *mb_pool;
+typedef struct mb_mem *mb_mem;     /* physical memory: a list of frames, no address */
+typedef struct mb_event *mb_event; /* a point in a stream */
+typedef void *mb_stream;           /* the vendor's stream handle, or one of mb_stream_create() */
+
+/* What one backend says about itself on this machine; strings live as long as the process. */
+struct mb_backend_info {
+    const char *name;   /* "sim", "cuda", "hip" */
+    bool available;     /* it could be opened now */
+    bool chosen;        /* it is what mb_open(.., NULL, ..) would take */
+    const char *tables; /* who writes page tables: "simulated", "device-inline", "device-isolated", "driver" */
+    const char *reason; /* why it is not available or not chosen, or what limits it; "" if nothing */
+    char device_name[96];
+    char driver[64];
+};
+
+/* Fills up to `capacity` entries in order of preference and stores the number of backends in *count.
+ * Opens nothing that changes the machine's state. Thread-safe. */
+MB_API enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigned *count);
+
+/*
+ * Opens device `ordinal`. `config` is "key:value,key:value"; NULL or "" takes $MOONBRIGHT, then the
+ * defaults; keys given in `config` win over the variable's. An unknown key or value is
+ * MB_ERR_CONFIG. doc/configuration.md lists the keys.
+ */
+MB_API enum mb_err mb_open(int ordinal, const char *config, mb_device *out);
+/* Waits for the device, returns every frame and address, reports leaks if asked to. NULL is allowed. */
+MB_API void mb_close(mb_device dev);
+/* Waits until everything enqueued on every stream known to MoonBright has finished. */
+MB_API enum mb_err mb_device_sync(mb_device dev);
+/* Name of the backend that serves `dev`, and who writes its page tables (see mb_backend_info). */
+MB_API const char *mb_device_backend(mb_device dev);
+MB_API const char *mb_device_tables(mb_device dev);
+
+/* Streams and events. On CUDA and HIP the vendor's own calls serve as well; these work everywhere. */
+MB_API enum mb_err mb_stream_create(mb_device dev, mb_stream *out);
+/* Waits for nothing: blocks freed on the stream move to the default stream's order. */
+MB_API enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream);
+MB_API enum mb_err mb_stream_sync(mb_device dev, mb_stream stream);
+MB_API enum mb_err mb_event_create(mb_device dev, mb_event *out);
+MB_API enum mb_err mb_event_destroy(mb_device dev, mb_event event);
+MB_API enum mb_err mb_event_record(mb_device dev, mb_event event, mb_stream stream);
+/* Later work of `stream` waits for the event. Also tells the allocator of the dependency. */
+MB_API enum mb_err mb_stream_wait_event(mb_device dev, mb_stream stream, mb_event event);
+
+/* ------------------------------------------------------------------ malloc */
+
+/* Blocks are aligned to 512 bytes. 0 bytes gives a unique address that may only be freed. */
+MB_API enum mb_err mb_malloc(mb_device dev, size_t bytes, void **out);
+/* Waits for no stream: the caller promises that the block is no longer used by the device, as with
+ * cudaFree after a synchronize; use mb_free_async() otherwise. NULL is allowed. */
+MB_API enum mb_err mb_free(mb_device dev, void *ptr);
+/* Grows in place where the next addresses are free, otherwise maps the same frames at a longer
+ * range, otherwise copies on the default stream and waits. On failure the old block stands. */
+MB_API enum mb_err mb_realloc(mb_device dev, void *ptr, size_t bytes, void **out);
+
+/* The block may be used by work enqueued on `stream` after the call, or on streams ordered after it. */
+MB_API enum mb_err mb_malloc_async(mb_device dev, size_t bytes, mb_stream stream, void **out);
+/* The block may be reused once `stream` has reached this point. NULL ptr is allowed. */
+MB_API enum mb_err mb_free_async(mb_device dev, void *ptr, mb_stream stream);
+/* Tells that `stream` uses the block too: a later free waits for what is on that stream at the free. */
+MB_API enum mb_err mb_record_stream(mb_device dev, void *ptr, mb_stream stream);
+
+/* ------------------------------------------------------------------ pools */
+
+enum mb_pool_attr {
+    MB_POOL_RELEASE_THRESHOLD,    /* bytes kept when a synchronize finds free ones; default UINT64_MAX */
+    MB_POOL_LIMIT,                /* bytes of frames this pool may hold; 0: no limit */
+    MB_POOL_REUSE_FOLLOW_EVENTS,  /* 1: reuse across streams when an event orders them */
+    MB_POOL_REUSE_OPPORTUNISTIC,  /* 1: reuse across streams when the free is already complete */
+    MB_POOL_REUSE_INTERNAL_DEPS,  /* 1: may insert a stream wait to reuse a block */
+    MB_POOL_RESERVED_CURRENT,     /* read only from here on; HIGH may be reset by writing 0 */
+    MB_POOL_RESERVED_HIGH,
+    MB_POOL_USED_CURRENT,
+    MB_POOL_USED_HIGH,
+};
+
+MB_API enum mb_err mb_pool_create(mb_device dev, mb_pool *out);
+/* MB_ERR_BUSY while blocks of it live. */
+MB_API enum mb_err mb_pool_destroy(mb_pool pool);
+MB_API enum mb_err mb_pool_default(mb_device dev, mb_pool *out);
+MB_API enum mb_err mb_pool_set(mb_pool pool, enum mb_pool_attr attr, uint64_t value);
+MB_API enum mb_err mb_pool_get(mb_pool pool, enum mb_pool_attr attr, uint64_t *value);
+MB_API enum mb_err mb_pool_malloc_async(mb_pool pool, size_t bytes, mb_stream stream, void **out);
+/* Gives free memory back to the driver until at most `keep_bytes` stay held. */
+MB_API enum mb_err mb_pool_trim(mb_pool pool, uint64_t keep_bytes);
+
+/* ------------------------------------------------------------------ addresses, frames, mappings */
+
+/* Access to a mapping. */
+enum mb_prot {
+    MB_PROT_NONE = 0,
+    MB_PROT_READ = 1,
+    MB_PROT_READ_WRITE = 3,
+};
+
+enum mb_map_kind {
+    MB_MAP,     /* va .. va+bytes shows mem at mem_offset */
+    MB_ALIAS,   /* va .. va+bytes shows the frames now mapped at `src`; each counts one reference more */
+    MB_UNMAP,   /* part of a mapping, a whole one, or several */
+    MB_PROTECT, /* change access of a mapped range */
+};
+
+/* One operation of a batch. Addresses, sizes and offsets are multiples of mb_page_bytes(). */
+struct mb_map_op {
+    enum mb_map_kind kind;
+    enum mb_prot prot; /* MB_MAP, MB_ALIAS, MB_PROTECT */
+    void *va;
+    uint64_t bytes;
+    mb_mem mem;          /* MB_MAP */
+    uint64_t mem_offset; /* MB_MAP */
+    const void *src;     /* MB_ALIAS */
+};
+
+/* Smallest unit of mapping on this device: 2 MiB on all of today's backends. */
+MB_API uint64_t mb_page_bytes(mb_device dev);
+/* align 0: one page. */
+MB_API enum mb_err mb_mem_reserve(mb_device dev, uint64_t bytes, uint64_t align, void **va);
+/* MB_ERR_BUSY while anything is mapped there. */
+MB_API enum mb_err mb_mem_unreserve(mb_device dev, void *va, uint64_t bytes);
+/* `bytes` is rounded up to pages; the frames need not be contiguous. */
+MB_API enum mb_err mb_mem_create(mb_device dev, uint64_t bytes, mb_mem *out);
+/* Drops the caller's reference; frames go back when the last mapping of them is gone. */
+MB_API enum mb_err mb_mem_release(mb_device dev, mb_mem mem);
+/* One operation, done when the call returns. */
+MB_API enum mb_err mb_mem_map(mb_device dev, const struct mb_map_op *op);
+/* All or nothing, in stream order, one submission, no host wait. `ops` may be reused at once. */
+MB_API enum mb_err mb_mem_map_async(mb_device dev, const struct mb_map_op *ops, unsigned count,
+                                    mb_stream stream);
+/* Drops the frames of a mapped range, contents lost, addresses and accounting kept. */
+MB_API enum mb_err mb_mem_sleep(mb_device dev, void *va, uint64_t bytes, mb_stream stream);
+/* Gives a sleeping range new frames (contents undefined). */
+MB_API enum mb_err mb_mem_wake(mb_device dev, void *va, uint64_t bytes, mb_stream stream);
+
+struct mb_pointer_info {
+    void *base;            /* start of the block or mapping */
+    uint64_t bytes;        /* its size as requested */
+    uint64_t generation;   /* grows with every remap of the range: renew registrations when it moved */
+    bool driver_visible;   /* the vendor driver's own records describe these addresses truthfully */
+    bool stitched;         /* frames are not physically consecutive */
+    unsigned aliases_high; /* largest reference count of a frame below it */
+};
+MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_info *out);
+
+/* Called after a remap has been enqueued, without locks held; must not call back into MoonBright. */
+typedef void (*mb_remap_hook)(void *user, void *va, uint64_t bytes, uint64_t generation);
+MB_API enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user);
+
+/* ------------------------------------------------------------------ device work */
+
+/* Small device-side helpers that work on every backend; used by tests, replay and benches.
+ * Addresses and sizes are multiples of 8 bytes. Word i of the range is mb_pattern_word(seed, i). */
+MB_API uint64_t mb_pattern_word(uint64_t seed, uint64_t index);
+MB_API enum mb_err mb_fill_async(mb_device dev, void *va, uint64_t bytes, uint64_t seed,
+                                 mb_stream stream);
+/* Adds the number of words that differ to mb_stats.wrong_words. */
+MB_API enum mb_err mb_verify_async(mb_device dev, const void *va, uint64_t bytes, uint64_t seed,
+                                   mb_stream stream);
+MB_API enum mb_err mb_copy_async(mb_device dev, void *dst, const void *src, uint64_t bytes,
+                                 mb_stream stream);
+
+/* ------------------------------------------------------------------ statistics, checks */
+
+/* Percentiles come from a histogram with at most 2% relative bin width. */
+struct mb_latency {
+    uint64_t count;
+    uint64_t p50_ns, p99_ns, p999_ns, max_ns, total_ns;
+};
+
+/* A consistent copy under the device's lock. requested <= allocated <= mapped <= owned and
+ * owned + free = held frames, at every moment. */
+struct mb_stats {
+    uint64_t requested_bytes, requested_peak_bytes; /* as callers asked */
+    uint64_t allocated_bytes, allocated_peak_bytes; /* after rounding */
+    uint64_t frames_used_bytes, frames_used_peak_bytes; /* frames with at least one live byte */
+    uint64_t reserved_bytes, reserved_peak_bytes; /* all held from the driver: frames used and free,
+                                                     anchors, donors */
+    uint64_t overhead_bytes;                      /* anchors and donors alone */
+    uint64_t table_bytes;                         /* page-table memory that MoonBright allocated */
+    uint64_t live_blocks, malloc_calls, free_calls, failed_requests;
+    uint64_t stitched_blocks, stitches, grows, trims;
+    uint64_t map_batches, entries_written, unmap_batches, invalidates, epochs;
+    uint64_t va_handed_out_bytes; /* sum over time */
+    uint64_t wrong_words;         /* mb_verify_async mismatches */
+    uint64_t wrong_accesses;      /* oracle of the software GPU: stale or foreign translations */
+    uint64_t faults;              /* accesses to invalid entries */
+    struct mb_latency malloc_latency, free_latency, map_latency;
+};
+MB_API enum mb_err mb_stats_get(mb_device dev, struct mb_stats *out);
+MB_API enum mb_err mb_stats_reset_peaks(mb_device dev);
+
+/* Runs every invariant check; on MB_ERR_CORRUPT, mb_error_detail() names the first broken one. */
+MB_API enum mb_err mb_check(mb_device dev);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

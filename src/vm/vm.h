@@ -1,0 +1,140 @@
+/*
+ * vm.h - frames, addresses, page tables and their coherence: the five primitives.
+ *
+ *   alloc_va     addresses out of reserved space, in states FRESH, MAPPED, RETIRED(epoch)
+ *   alloc_pfn    frames out of slabs, in states FREE, OWNED(refs), DRAINING(fence)
+ *   pgt_create   leaf tables of a range exist and are linear; mb_hw_view
+ *   pte_pop      the entries of a batch written on the device, in stream order
+ *   tlb_flush    an invalidate in stream order, which also advances the epoch
+ *
+ * This layer keeps the host's record of every slot it owns; what the device's tables hold follows
+ * from it and is compared by mb__vm_check_tables().
+ *
+ * LOCKING   One mutex per vm. Order: runtime -> vm -> backend. No call waits for the device unless its
+ *           comment says so.
+ * ACCOUNTS  sum of refs over frames = number of valid slots in the record (homes, windows).
+ *           owned + free + draining = frames of all slabs.
+ */
+#ifndef MB_VM_VM_H
+#define MB_VM_VM_H
+
+#include "hw/hw.h"
+
+struct mb_vm;
+
+enum mb_vm_policy {
+    MB_VM_POLICY_AUTO,   /* what the backend's caps say */
+    MB_VM_POLICY_INLINE, /* same addresses again, an invalidate on the stream */
+    MB_VM_POLICY_FRESH,  /* new addresses from a ring, one invalidate per epoch */
+};
+
+struct mb_vm_config {
+    enum mb_vm_policy policy;
+    bool deferred;               /* not strict: frames return before the invalidate of their old slots */
+    uint64_t limit_bytes;        /* of slabs held; 0: what the device has */
+    uint64_t home_bytes;         /* address space for homes; 0: 4 x device memory, at most 1 TiB */
+    uint64_t ring_bytes;         /* address space for windows; 0: policy's default (>= 256 GiB fresh) */
+    uint64_t max_run_bytes;      /* larger slab requests are split; 0: 512 MiB */
+};
+
+struct mb_vm_stats {
+    uint64_t held_bytes;     /* slabs held from the driver */
+    uint64_t free_bytes;     /* frames FREE in the pool */
+    uint64_t draining_bytes;
+    uint64_t owned_bytes;
+    uint64_t table_bytes;    /* page-table memory vm allocated */
+    uint64_t map_batches, unmap_batches, entries_written, invalidates, epochs;
+    uint64_t va_handed_out_bytes; /* windows, sum over time */
+    uint64_t quarantined_bytes;   /* retired addresses waiting for a flush */
+};
+
+/* Does not own `hw`. */
+enum mb_err mb__vm_open(struct mb_hw_dev *hw, const struct mb_vm_config *config, struct mb_vm **out);
+/* Waits for the device; unmaps everything; gives all slabs and addresses back. */
+void mb__vm_close(struct mb_vm *vm);
+struct mb_hw_dev *mb__vm_hw(struct mb_vm *vm);
+
+/* ------------------------------------------------------------ frames (alloc_pfn) */
+
+/* A run of consecutive frames that are consecutive at home as well: home is mapped and usable. */
+struct mb_run {
+    mb_va home;      /* address of the first frame; always mapped */
+    mb_pfn pfn;      /* of the first frame */
+    uint32_t frames; /* count */
+};
+
+enum mb_pfn_flag {
+    MB_PFN_CONTIGUOUS = 1 << 0, /* one run or nothing */
+    MB_PFN_NO_GROW = 1 << 1,    /* only what the pool holds */
+    MB_PFN_NEAR_HIGH = 1 << 2,  /* grow at the top of the last slab's home, so that runs join */
+};
+
+/*
+ * Takes exactly `frames` frames as runs, OWNED with refs = 1 (their home entry), owner `owner`
+ * (accounting tag, not 0). Takes free ones first, best fit by run, then acquires slabs (which map
+ * homes; costs host time). At most `capacity` runs are stored, *count of them used; all or nothing.
+ * ERRORS  MB_ERR_NO_MEMORY, MB_ERR_LIMIT, MB_ERR_INVALID (frames 0, capacity too small).
+ */
+enum mb_err mb__alloc_pfn(struct mb_vm *vm, uint32_t owner, uint32_t frames, unsigned flags,
+                          struct mb_run *runs, unsigned capacity, unsigned *count);
+/* Gives a run (any part of an earlier one) back. Frames DRAIN until every fence has passed and no
+ * window names them. `fences` may be NULL with count 0. */
+enum mb_err mb__free_pfn(struct mb_vm *vm, uint32_t owner, struct mb_run run,
+                         const struct mb_hw_fence *fences, unsigned count);
+/* Returns fully free slabs to the driver until at most keep_bytes are held; *released gets bytes. */
+enum mb_err mb__vm_trim(struct mb_vm *vm, uint64_t keep_bytes, uint64_t *released);
+/* Home address of a frame this vm holds; MB_NO_VA otherwise. */
+mb_va mb__pfn_home(struct mb_vm *vm, mb_pfn pfn);
+/* The frame whose home page holds `va`; MB_NO_PFN otherwise. */
+mb_pfn mb__home_pfn(struct mb_vm *vm, mb_va va);
+/* refs of a frame (0: not OWNED). */
+uint32_t mb__pfn_refs(struct mb_vm *vm, mb_pfn pfn);
+
+/* ------------------------------------------------------------ windows (alloc_va, pgt_create) */
+
+/* A page range for stitched or aliased mappings: tables exist, all slots cleared, translations of it
+ * clean. align 0: one frame. Under the fresh policy ranges are whole clean groups and never repeat
+ * within an epoch. Every call of mb__alloc_va is paired with mb__free_va of the same range. */
+enum mb_err mb__alloc_va(struct mb_vm *vm, uint64_t bytes, uint64_t align, mb_va *out);
+/* The range must be unmapped (in stream order at least): reuse waits for the unmap's fence. */
+enum mb_err mb__free_va(struct mb_vm *vm, mb_va va, uint64_t bytes);
+
+/* ------------------------------------------------------------ mapping (pte_pop, tlb_flush) */
+
+enum mb_vm_op_kind { MB_VM_MAP, MB_VM_UNMAP, MB_VM_PROTECT };
+
+struct mb_vm_op {
+    enum mb_vm_op_kind kind;
+    enum mb_prot prot;   /* MAP, PROTECT */
+    mb_va va;            /* in a window */
+    uint32_t frames;     /* slots */
+    const mb_pfn *pfns;  /* MAP: one per slot, each OWNED by this vm; each mapping adds one ref */
+};
+
+/*
+ * Applies all operations in order on `stream`, in one submission, or none of them. MAP over a mapped
+ * slot is a remap: the old frame loses a reference when the batch is done. Invalidates are added where
+ * the record says that a translation may be cached. *done (may be NULL) gets the batch's fence;
+ * references drop when it has passed.
+ * ERRORS  MB_ERR_INVALID, MB_ERR_NOT_FOUND (va outside windows), MB_ERR_NOT_MAPPED (unmap or protect of
+ *         a cleared slot), MB_ERR_CORRUPT (frame not owned: nothing is written).
+ */
+enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const struct mb_vm_op *ops,
+                        unsigned count, struct mb_hw_fence *done);
+/* Invalidate everything on `stream`; ends the epoch once complete. */
+enum mb_err mb__tlb_flush(struct mb_vm *vm, struct mb_hw_stream *stream, struct mb_hw_fence *done);
+/* Frame shown at a window or home address by the record; MB_NO_PFN if none. */
+mb_pfn mb__vm_lookup(struct mb_vm *vm, mb_va va);
+
+/* Moves fences that have passed: draining frames, retired addresses. Cheap; called by the runtime. */
+void mb__vm_poll(struct mb_vm *vm);
+/* Waits on the host for everything draining or quarantined. */
+enum mb_err mb__vm_drain(struct mb_vm *vm);
+
+void mb__vm_stats(struct mb_vm *vm, struct mb_vm_stats *out);
+/* Every invariant of the record; each is its own function in check.c. MB_ERR_CORRUPT + detail. */
+enum mb_err mb__vm_check(struct mb_vm *vm);
+/* Compares the device's tables with the record (device must be idle). */
+enum mb_err mb__vm_check_tables(struct mb_vm *vm);
+
+#endif
