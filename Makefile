@@ -42,7 +42,7 @@ test: build
 	@scripts/run-tests --tier test --build $(BUILD) -- -LE '^(slow|gpu)$$'; \
 	    scripts/summary build/results/test.tsv
 
-check:
+check: build
 	@scripts/check $(BUILD)
 
 bench: build

@@ -80,16 +80,18 @@ static int choose_seed(void)
     return !errno && !*end;
 }
 
-static size_t collect(struct CMUnitTest **out)
+/* cmocka's list of the registered cases, at least one; the caller frees it. NULL if out of memory. */
+static struct CMUnitTest *collect(size_t *count_out)
 {
     struct CMUnitTest *tests;
     size_t count = 0;
 
     for (struct mb_test_case *it = first_case; it; it = it->next)
         count++;
-    tests = calloc(count + 1, sizeof(*tests));
+    tests = calloc(count, sizeof(*tests));
     if (!tests)
-        return 0;
+        return NULL;
+    *count_out = count;
     count = 0;
     for (struct mb_test_case *it = first_case; it; it = it->next) {
         tests[count].name = it->name;
@@ -98,35 +100,38 @@ static size_t collect(struct CMUnitTest **out)
         tests[count].initial_state = it;
         count++;
     }
-    *out = tests;
-    return count;
+    return tests;
 }
 
 int main(int argc, char **argv)
 {
-    struct CMUnitTest *tests = NULL;
-    size_t count = collect(&tests);
+    const char *slash = strrchr(argv[0], '/');
+    struct CMUnitTest *tests;
+    size_t count;
     size_t failed;
 
-    if (!count) {
-        fprintf(stderr, "%s: no cases, or no memory for their list\n", argv[0]);
+    if (!first_case) {
+        fprintf(stderr, "%s: has no cases\n", argv[0]);
         return 1;
     }
     if (!choose_seed()) {
         fprintf(stderr, "MB_TEST_SEED: want a decimal or 0x number; unset it for a random seed\n");
-        free(tests);
+        return 1;
+    }
+    tests = collect(&count);
+    if (!tests) {
+        fprintf(stderr, "%s: no memory for the list of cases\n", argv[0]);
         return 1;
     }
     printf("seed: 0x%" PRIx64 " (repeat with MB_TEST_SEED=0x%" PRIx64 ")\n", seed, seed);
     fflush(stdout);
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    /* The function behind the macro cmocka_run_group_tests, which wants the array's size at compile time. */
-    failed = (size_t)_cmocka_run_group_tests(strrchr(argv[0], '/') ? strrchr(argv[0], '/') + 1 : argv[0],
-                                             tests, count, NULL, NULL);
+    /* The function behind cmocka_run_group_tests, a macro that wants a compile-time array. */
+    failed = (size_t)_cmocka_run_group_tests(slash ? slash + 1 : argv[0], tests, count, NULL, NULL);
     free(tests);
     if (!run_count) {
-        fprintf(stderr, "no case has a name like %s\n", argv[1]);
+        fprintf(stderr, "%s: no case has a name like %s\n", argv[0], argc > 1 ? argv[1] : "*");
         return 1;
     }
     printf("CASES: %zu passed, %zu failed, %zu skipped\n", run_count - failed - skip_count, failed,

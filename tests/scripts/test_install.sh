@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# An installed MoonBright is usable from its prefix: by pkg-config, shared and static, and by the command.
+# shellcheck source=tests/scripts/lib.sh
+. "${0%/*}/lib.sh"
+
+[ -z "$MB_SANITIZE" ] || skip "the program built here would lack the sanitizers' run time"
+header=$MB_SOURCE_DIR/include/moonbright.h
+nm --defined-only "$MB_BUILD_DIR/lib/libmoonbright.a" 2>/dev/null | grep -q ' T mb_version$' ||
+    skip "the library does not define mb_version yet"
+
+prefix=$scratch/prefix
+cmake --install "$MB_BUILD_DIR" --prefix "$prefix" >"$scratch/log" || fail "install: $(cat "$scratch/log")"
+pc=$(find "$prefix" -name moonbright.pc)
+[ -n "$pc" ] || fail "no moonbright.pc below the prefix"
+# The prefix of the configured build is not the one installed to, so tell pkg-config.
+package=(pkg-config "--define-variable=prefix=$prefix")
+export PKG_CONFIG_PATH=${pc%/*}
+version=$(awk '$2 ~ /^MB_VERSION_(MAJOR|MINOR|PATCH)$/ { v = v sep $3; sep = "." } END { print v }' "$header")
+[ "$("${package[@]}" --modversion moonbright)" = "$version" ] || fail "moonbright.pc has another version"
+
+cat >"$scratch/user.c" <<'PROGRAM'
+#include <moonbright.h>
+#include <stdio.h>
+
+int main(void)
+{
+    printf("%d.%d.%d %s\n", MB_VERSION_MAJOR, MB_VERSION_MINOR, MB_VERSION_PATCH, mb_version());
+    return 0;
+}
+PROGRAM
+for how in shared static; do
+    options=()
+    if [ $how = static ]; then
+        options=(--static)
+    fi
+    read -ra flags < <("${package[@]}" "${options[@]}" --cflags --libs moonbright)
+    if [ $how = static ]; then
+        flags=("${flags[@]/#-lmoonbright/-l:libmoonbright.a}")
+    fi
+    "$MB_CC" -Wall -Werror "$scratch/user.c" -o "$scratch/user" "${flags[@]}" || fail "$how: does not compile"
+    LD_LIBRARY_PATH=${pc%/*/*} expect 0 "$scratch/user"
+    [ "$output" = "$version $version" ] || fail "$how: header and library say «$output», not $version"
+done
+
+if [ -x "$MB_MOONBRIGHT" ]; then
+    [ -x "$prefix/bin/moonbright" ] || fail "the command is not installed"
+    env -u LD_LIBRARY_PATH "$prefix/bin/moonbright" --version >/dev/null ||
+        fail "the installed command does not run from its prefix"
+    [ -f "$prefix/share/man/man1/moonbright.1" ] || fail "no man page"
+fi
