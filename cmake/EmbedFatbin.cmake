@@ -18,7 +18,7 @@ function(mb_embed_fatbin out)
         if(MB_NVCC)
             mb_summary("CUDA kernels" "not built: kernels/cuda holds no .cu file (nvcc: ${MB_NVCC})")
         else()
-            mb_summary("CUDA kernels" "NOT BUILT: nvcc was not found; set CUDA_HOME or PATH")
+            mb_summary("CUDA kernels" "NOT BUILT: nvcc was not found, set CUDA_HOME or PATH")
         endif()
         add_custom_command(OUTPUT ${source}
             COMMAND ${CMAKE_COMMAND} -DINPUT= -DOUTPUT=${source} -P ${MB_EMBED_SCRIPT}

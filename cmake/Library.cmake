@@ -11,6 +11,10 @@ foreach(layer
     list(GET layer 0 name)
     list(GET layer 1 dir)
     mb_glob(sources ${dir}/*.c)
+    if(NOT dir MATCHES "^(src/hw|kernels)$") # whose subdirectories are layers, or not C
+        mb_glob(deeper ${dir}/*/*.c)
+        list(APPEND sources ${deeper})
+    endif()
     if(name STREQUAL "cuda")
         list(APPEND sources ${mb_fatbin_source})
     endif()

@@ -1,8 +1,8 @@
 # The command, the examples and the benches.
 
-# cli/main.c becomes the program; the rest is a library that tests and fuzzers can link too. The program links
-# the shared library, so it cannot reach a symbol that is not public.
-mb_glob(mb_cli_sources cli/*.c)
+# cli/main.c becomes the program; the rest, at most one directory deep, is a library that tests and fuzzers can
+# link too. The program links the shared library, so it cannot reach a symbol that is not public.
+mb_glob(mb_cli_sources cli/*.c cli/*/*.c)
 mb_glob(mb_cli_main cli/main.c)
 if(mb_cli_main)
     list(REMOVE_ITEM mb_cli_sources ${mb_cli_main})
