@@ -35,6 +35,8 @@ struct mb_vm_config {
     uint64_t home_bytes;         /* address space for homes; 0: 4 x device memory, at most 1 TiB */
     uint64_t ring_bytes;         /* address space for windows; 0: policy's default (>= 256 GiB fresh) */
     uint64_t max_run_bytes;      /* larger slab requests are split; 0: 512 MiB */
+    bool no_guard;               /* leave out the unused group behind each window: only where it is known
+                                    that no walk runs ahead past a block's end */
 };
 
 struct mb_vm_stats {
@@ -56,10 +58,12 @@ struct mb_hw_dev *mb__vm_hw(struct mb_vm *vm);
 
 /* ------------------------------------------------------------ frames (alloc_pfn) */
 
-/* A run of consecutive frames that are consecutive at home as well: home is mapped and usable. */
+/* Frames that are consecutive at home: home is mapped and usable as one range of addresses. A run may
+ * reach over several slabs, so its frames need not be physically consecutive: mb__home_pfns() names
+ * them one by one. */
 struct mb_run {
     mb_va home;      /* address of the first frame; always mapped */
-    mb_pfn pfn;      /* of the first frame */
+    mb_pfn pfn;      /* of the first frame; never add to it */
     uint32_t frames; /* count */
 };
 
@@ -81,12 +85,17 @@ enum mb_err mb__alloc_pfn(struct mb_vm *vm, uint32_t owner, uint32_t frames, uns
  * window names them. `fences` may be NULL with count 0. */
 enum mb_err mb__free_pfn(struct mb_vm *vm, uint32_t owner, struct mb_run run,
                          const struct mb_hw_fence *fences, unsigned count);
-/* Returns fully free slabs to the driver until at most keep_bytes are held; *released gets bytes. */
+/* Returns fully free slabs to the driver, highest home first, until at most keep_bytes are held;
+ * *released gets bytes. Where vm maps homes itself, waits on the host for vm's own stream (which waits
+ * for nobody) until their entries are cleared. */
 enum mb_err mb__vm_trim(struct mb_vm *vm, uint64_t keep_bytes, uint64_t *released);
 /* Home address of a frame this vm holds; MB_NO_VA otherwise. */
 mb_va mb__pfn_home(struct mb_vm *vm, mb_pfn pfn);
 /* The frame whose home page holds `va`; MB_NO_PFN otherwise. */
 mb_pfn mb__home_pfn(struct mb_vm *vm, mb_va va);
+/* The frames of `frames` home pages from `va` on, for MB_VM_MAP of a run elsewhere. MB_ERR_NOT_FOUND when
+ * one of the pages is no home of a frame; `out` is then untouched. */
+enum mb_err mb__home_pfns(struct mb_vm *vm, mb_va va, uint32_t frames, mb_pfn *out);
 /* refs of a frame (0: not OWNED). */
 uint32_t mb__pfn_refs(struct mb_vm *vm, mb_pfn pfn);
 
@@ -95,8 +104,15 @@ uint32_t mb__pfn_refs(struct mb_vm *vm, mb_pfn pfn);
 /* A page range for stitched or aliased mappings: tables exist, all slots cleared, translations of it
  * clean. align 0: one frame. Under the fresh policy ranges are whole clean groups and never repeat
  * within an epoch. Every call of mb__alloc_va is paired with mb__free_va of the same range. */
+/* Waits for the device only when every address is in use or retired: then for the oldest retired one.
+ * ERRORS  MB_ERR_INVALID, MB_ERR_NO_ADDRESS, MB_ERR_HOST_MEMORY, what the backend reports. */
 enum mb_err mb__alloc_va(struct mb_vm *vm, uint64_t bytes, uint64_t align, mb_va *out);
-/* The range must be unmapped (in stream order at least): reuse waits for the unmap's fence. */
+/* The same with leaves of 1 << leaf_shift bytes (21, 16 or 12): then `frames` in mb_vm_op counts slots of
+ * that size and pfns name parts of owned frames. MB_ERR_NOT_SUPPORTED where the backend cannot. */
+enum mb_err mb__alloc_va_leaf(struct mb_vm *vm, uint64_t bytes, uint64_t align, unsigned leaf_shift,
+                              mb_va *out);
+/* The range must be unmapped (in stream order at least): reuse waits for the unmap's fence.
+ * MB_ERR_BUSY while a slot of it is mapped, MB_ERR_NOT_FOUND when it is not a whole range handed out. */
 enum mb_err mb__free_va(struct mb_vm *vm, mb_va va, uint64_t bytes);
 
 /* ------------------------------------------------------------ mapping (pte_pop, tlb_flush) */
