@@ -39,7 +39,7 @@ project_files() {
     if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
         git ls-files --cached --others --exclude-standard
     else
-        find . -path ./build -prune -o -type f -print | sed 's|^\./||'
+        find . \( -path ./build -o -path ./.git \) -prune -o -type f -print | sed 's|^\./||'
     fi | while IFS= read -r file; do
         [ ! -f "$file" ] || echo "$file"
     done

@@ -7,9 +7,9 @@
  *         CHECK_EQ(va % MB_PAGE_BYTES, 0);
  *     }
  *
- * One file is one program; main is in tests/support/test_main.c. Cases run in the order of the file.
- * A failed check ends its case. Checks may only be made on the thread that runs the case: on another
- * thread a failed check ends the program, with failure, since cmocka cannot unwind that thread.
+ * One file is one program; main is in tests/support/test_main.c. Cases run in the file's order.
+ * A failed check ends its case. Checks may only be made on the thread that runs the case: on
+ * another thread a failed check ends the program, with failure; cmocka cannot unwind that thread.
  *
  * Program arguments: an optional name pattern (* and ?) of the cases to run.
  * Exit status: 0 all passed or some skipped, 1 a failure, 77 every case was skipped.
@@ -38,14 +38,14 @@ void mb_test_register(struct mb_test_case *test_case);
 _Noreturn void mb_test_skip(const char *case_name, const char *reason);
 
 /*
- * The seed of this run, the same for every case: MB_TEST_SEED if set (decimal, 0x hex), else random.
- * It is printed when the program starts.
+ * The seed of this run, the same for every case: MB_TEST_SEED if set (decimal or 0x hex), else
+ * random. It is printed when the program starts.
  */
 uint64_t mb_test_seed(void);
 
 /*
- * The next number of a sequence (splitmix64) whose state is *state; begin with mb_test_seed(), plus a
- * constant of the case if its sequence shall be its own.
+ * The next number of a sequence (splitmix64) whose state is *state; begin with mb_test_seed(),
+ * plus a constant of the case if its sequence shall be its own.
  */
 uint64_t mb_test_random(uint64_t *state);
 
@@ -69,7 +69,7 @@ uint64_t mb_test_random_below(uint64_t *state, uint64_t bound);
 /* Ends the running case as skipped. The program exits with 77 if nothing but skips remains. */
 #define SKIP(reason) mb_test_skip(NULL, (reason))
 
-/* Each evaluates its arguments once. Integers of any type, also enum mb_err; pointers by CHECK_PTR_EQ. */
+/* Each evaluates its arguments once. CHECK_EQ: integers of any type, also enum mb_err. */
 #define CHECK(condition) assert_true(condition)
 #define CHECK_EQ(actual, expected) assert_int_equal((actual), (expected))
 #define CHECK_NE(actual, unwanted) assert_int_not_equal((actual), (unwanted))

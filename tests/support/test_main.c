@@ -14,7 +14,7 @@ enum {
 };
 
 /*
- * Everything here is written by the main thread only. Registration runs in constructors, before main.
+ * All of this is written by the main thread only; registration runs in constructors, before main.
  */
 static struct mb_test_case *first_case;
 static struct mb_test_case **last_link = &first_case;
@@ -57,7 +57,7 @@ _Noreturn void mb_test_skip(const char *case_name, const char *reason)
     abort(); /* skip() leaves by longjmp */
 }
 
-/* Runs in cmocka's set-up step, which gets the case as its state; the case itself ignores the state. */
+/* Runs in cmocka's set-up step, which gets the case as its state; the case itself ignores it. */
 static int begin_case(void **state)
 {
     const struct mb_test_case *test_case = *state;
@@ -80,7 +80,7 @@ static int choose_seed(void)
     return !errno && !*end;
 }
 
-/* cmocka's list of the registered cases, at least one; the caller frees it. NULL if out of memory. */
+/* cmocka's list of the registered cases, at least one; the caller frees it. NULL: no memory. */
 static struct CMUnitTest *collect(size_t *count_out)
 {
     struct CMUnitTest *tests;
