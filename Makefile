@@ -11,7 +11,7 @@ CMAKE_ARGS ?=
 export JOBS FUZZ_SECONDS
 
 .DEFAULT_GOAL := build
-.PHONY: help bootstrap compile build demo test check bench gpu-test lint format install clean
+.PHONY: help bootstrap configure compile build demo test check bench gpu-test lint format install clean
 
 help:
 	@echo 'build     compile library, command, tests; says which optional tools are missing'
@@ -25,16 +25,20 @@ help:
 bootstrap:
 	@scripts/bootstrap
 
-compile: bootstrap
+configure: bootstrap
 	@mkdir -p $(BUILD)
 	@cmake -S . -B $(BUILD) -G Ninja -DMB_WERROR=$(WERROR) -DCMAKE_INSTALL_PREFIX=$(PREFIX) \
 	    $(CMAKE_ARGS) >$(BUILD)/configure.log 2>&1 || { cat $(BUILD)/configure.log; exit 1; }
+
+compile: configure
 	@cmake --build $(BUILD) -j $(JOBS)
 
 build: compile
 	@cat $(BUILD)/summary.txt
 
-demo: build
+# Only what the command needs, so that a first look does not wait for the tests to compile.
+demo: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target moonbright
 	$(BUILD)/bin/moonbright demo
 
 test: build

@@ -1,4 +1,3 @@
-/* SPDX-License-Identifier: MIT */
 /*
  * The tests' thin layer over cmocka: cases that register themselves, a seed, skips with a reason.
  *

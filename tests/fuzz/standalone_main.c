@@ -1,4 +1,3 @@
-/* SPDX-License-Identifier: MIT */
 /*
  * main of a fuzz target where libFuzzer is not to be had: calls the target once for every file
  * named, or in a directory named, in order of name. It finds old bugs come back, not new ones.

@@ -1,4 +1,3 @@
-/* SPDX-License-Identifier: MIT */
 /* main of every C test. See tests/test.h. */
 #include "test.h"
 
