@@ -12,6 +12,15 @@ cat >"$scratch/cases.c" <<'PROGRAM'
 
 #include <stdlib.h>
 
+static void *volatile leaked;
+
+TEST(leaks)
+{
+    for (int i = 0; i < 50; i++)
+        leaked = malloc(100);
+    leaked = NULL;
+}
+
 TEST(plain_good)
 {
     CHECK_EQ(1, 1);
@@ -38,6 +47,10 @@ sanitize=(${MB_SANITIZE:+"-fsanitize=$MB_SANITIZE"})
 "$MB_CC" -g "${sanitize[@]}" -I "$MB_SOURCE_DIR/tests" "$scratch/cases.c" "$support" "${flags[@]}" \
     -o "$scratch/cases" || fail "does not compile"
 
+if [[ $MB_SANITIZE == *address* ]]; then
+    expect 1 "$scratch/cases" leaks
+    expect_text "CASES: 1 passed, 0 failed, 0 skipped"
+fi
 MB_TEST_SEED=0x1f expect 0 "$scratch/cases" plain_good
 expect_text "seed: 0x1f "
 expect_text "CASES: 1 passed, 0 failed, 0 skipped"

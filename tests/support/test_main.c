@@ -135,6 +135,7 @@ int main(int argc, char **argv)
     }
     printf("CASES: %zu passed, %zu failed, %zu skipped\n", run_count - failed - skip_count, failed,
            skip_count);
+    fflush(stdout); /* the leak check at exit may end the program without doing so */
     if (failed)
         return 1;
     return skip_count == run_count ? EXIT_SKIPPED : 0;
