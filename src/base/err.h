@@ -6,7 +6,8 @@
 
 /* Stores the printf-like text (truncated at 511 bytes) as mb_error_detail() of this thread, returns
  * err. Say what was asked, what is allowed, what to do. */
-__attribute__((format(printf, 2, 3))) enum mb_err mb__fail(enum mb_err err, const char *format, ...);
+__attribute__((format(printf, 2, 3))) enum mb_err mb__fail(enum mb_err err, const char *format,
+                                                           ...);
 /* Puts "prefix: " in front of the present detail and returns err. */
 __attribute__((format(printf, 2, 3))) enum mb_err mb__fail_in(enum mb_err err, const char *format,
                                                               ...);

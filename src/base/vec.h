@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * vec.h - a growable array of any type.
+ *
+ *     MB_VEC(struct thing) things = {0};
+ *     if (!MB_VEC_PUSH(&things, thing)) ...no host memory, nothing changed...
+ *     for (size_t i = 0; i < things.count; i++) use(&things.data[i]);
+ *     MB_VEC_FREE(&things);
+ *
+ * OWNS      the array; items are moved by growth, so keep no pointers into it.
+ * LOCKING   the caller's.
+ */
+#ifndef MB_BASE_VEC_H
+#define MB_BASE_VEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MB_VEC(type)                                                                               \
+    struct {                                                                                       \
+        type *data;                                                                                \
+        size_t count, capacity;                                                                    \
+    }
+
+/* Makes room for `need` items in all. `data` is the address of the data pointer, whatever its type. */
+static inline bool mb__vec_reserve(void *data, size_t *capacity, size_t need, size_t item_bytes)
+{
+    size_t wanted = *capacity < 8 ? 8 : *capacity + *capacity / 2;
+    void *old, *grown;
+
+    if (need <= *capacity)
+        return true;
+    if (wanted < need)
+        wanted = need;
+    if (wanted > PTRDIFF_MAX / item_bytes)
+        return false;
+    memcpy(&old, data, sizeof(old));
+    grown = realloc(old, wanted * item_bytes);
+    if (!grown)
+        return false;
+    memcpy(data, &grown, sizeof(grown));
+    *capacity = wanted;
+    return true;
+}
+
+#define MB_VEC_RESERVE(vec, need)                                                                  \
+    mb__vec_reserve(&(vec)->data, &(vec)->capacity, (need), sizeof(*(vec)->data))
+/* false: no host memory, nothing changed. Evaluates `vec` several times. */
+#define MB_VEC_PUSH(vec, value)                                                                    \
+    (MB_VEC_RESERVE((vec), (vec)->count + 1) && ((vec)->data[(vec)->count++] = (value), true))
+#define MB_VEC_POP(vec) ((vec)->data[--(vec)->count])
+/* Removes item i by moving the last one there. */
+#define MB_VEC_SWAP_REMOVE(vec, i) ((vec)->data[i] = (vec)->data[--(vec)->count])
+#define MB_VEC_CLEAR(vec) ((void)((vec)->count = 0))
+#define MB_VEC_FREE(vec)                                                                           \
+    (free((vec)->data), (vec)->data = NULL, (void)((vec)->count = (vec)->capacity = 0))
+
+#endif
