@@ -71,9 +71,9 @@ enum mb_err mb__nvrm_escape(struct nvrm_client *client, unsigned escape, void *a
 
 static nvrm_handle new_handle(struct nvrm_client *client)
 {
-    pthread_mutex_lock(&client->lock);
+    mb__lock(&client->lock);
     nvrm_handle handle = client->next_handle++;
-    pthread_mutex_unlock(&client->lock);
+    mb__unlock(&client->lock);
     return handle;
 }
 
@@ -176,12 +176,12 @@ void mb__nvrm_object_link(struct nvrm_client *client, struct nvrm_object *object
                           void (*destroy)(struct nvrm_object *object))
 {
     object->destroy = destroy;
-    pthread_mutex_lock(&client->lock);
+    mb__lock(&client->lock);
     object->next = &client->objects;
     object->prev = client->objects.prev;
     object->prev->next = object;
     object->next->prev = object;
-    pthread_mutex_unlock(&client->lock);
+    mb__unlock(&client->lock);
 }
 
 void mb__nvrm_object_unlink(struct nvrm_client *client, struct nvrm_object *object)
@@ -190,12 +190,12 @@ void mb__nvrm_object_unlink(struct nvrm_client *client, struct nvrm_object *obje
     bool child = mb__nvrm_fork_guard_is_child(&client->guard);
 
     if (!child)
-        pthread_mutex_lock(&client->lock);
+        mb__lock(&client->lock);
     object->prev->next = object->next;
     object->next->prev = object->prev;
     object->prev = object->next = object;
     if (!child)
-        pthread_mutex_unlock(&client->lock);
+        mb__unlock(&client->lock);
 }
 
 static void destroy_objects(struct nvrm_client *client)
@@ -386,7 +386,10 @@ enum mb_err mb__nvrm_client_open(const struct nvrm_client_request *request,
     client->ctl_fd = client->gpu_fd = -1;
     client->next_handle = FIRST_HANDLE;
     client->objects.prev = client->objects.next = &client->objects;
-    pthread_mutex_init(&client->lock, NULL);
+    if (mb__lock_init(&client->lock, "nvrm client", MB_RANK_LEAF)) {
+        free(client);
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a GPU client's lock");
+    }
     mb__nvrm_fork_guard_init(&client->guard);
 
     enum mb_err err = open_steps(client, request);
@@ -416,6 +419,6 @@ void mb__nvrm_client_close(struct nvrm_client **client_in_out)
     if (client->ctl_fd >= 0)
         client->os->close(client->os, client->ctl_fd);
     mb__nvrm_fork_guard_fini(&client->guard);
-    pthread_mutex_destroy(&client->lock);
+    mb__lock_destroy(&client->lock);
     free(client);
 }

@@ -19,10 +19,10 @@
 #ifndef MB_HW_NVRM_CLIENT_H
 #define MB_HW_NVRM_CLIENT_H
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/lock.h"
 #include "hw/nvrm/abi.h"
 #include "hw/nvrm/arch.h"
 #include "hw/nvrm/os.h"
@@ -61,7 +61,7 @@ struct nvrm_client {
     uint8_t uuid[NVRM_UUID_BYTES];
     struct nvrm_fork_guard guard;
 
-    pthread_mutex_t lock;
+    struct mb_lock lock;        /* leaf */
     struct nvrm_object objects; /* ring head: oldest is next, newest is prev; under lock */
     nvrm_handle next_handle;    /* under lock */
 };
