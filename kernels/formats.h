@@ -74,7 +74,7 @@ struct mb_leaf {
 
 enum mb_dir_flag {
     MB_DIR_CACHED = 1 << 0, /* GMMU: the table may be cached in the GPU's L2 (UVM: never) */
-    MB_DIR_NO_ATS = 1 << 1, /* GMMU: no address-translation services (v3: PCF 2, 3) */
+    MB_DIR_NO_ATS = 1 << 1, /* GMMU, but not in v2's dual entry: no ATS below (v3: PCF 2, 3) */
     MB_DIR_SPARSE = 1 << 2, /* GMMU: no table, accesses below read zero */
 };
 
@@ -581,7 +581,6 @@ MB_FMT_FN struct mb_pte mb_fmt_gfx9_pde(enum mb_fmt fmt, unsigned level, const s
 MB_FMT_FN struct mb_pte mb_fmt_encode_dir(enum mb_fmt fmt, unsigned level, const struct mb_dir *dir)
 {
     struct mb_pte pte;
-    uint64_t no_ats = 0;
 
     if (!mb_fmt_is_gmmu(fmt))
         return mb_fmt_gfx9_pde(fmt, level, dir);
@@ -590,16 +589,15 @@ MB_FMT_FN struct mb_pte mb_fmt_encode_dir(enum mb_fmt fmt, unsigned level, const
         pte.lo = dir->flags & MB_DIR_SPARSE ? MB_GMMU_PDE_VOL : 0;
         return pte;
     }
-    /* v2 has one NO_ATS for the whole entry, in its low word. */
-    if (fmt == MB_FMT_GMMU_V2 && dir->flags & MB_DIR_NO_ATS)
-        no_ats = MB_GMMU2_PDE_NO_ATS;
     if (mb_fmt_is_dual(fmt, level)) {
         pte.lo = dir->valid_big ? mb_fmt_gmmu_pde(fmt, 1, dir) : 0;
         pte.hi = dir->valid ? mb_fmt_gmmu_pde(fmt, 0, dir) : 0;
-    } else {
-        pte.lo = dir->valid ? mb_fmt_gmmu_pde(fmt, 0, dir) : 0;
+    } else if (dir->valid) {
+        pte.lo = mb_fmt_gmmu_pde(fmt, 0, dir);
+        /* Not in v2's dual entries: bit 5 belongs to the big table's address there as well. */
+        if (fmt == MB_FMT_GMMU_V2 && dir->flags & MB_DIR_NO_ATS)
+            pte.lo |= MB_GMMU2_PDE_NO_ATS;
     }
-    pte.lo |= no_ats;
     return pte;
 }
 
@@ -668,7 +666,7 @@ MB_FMT_FN int mb_fmt_decode_dir(enum mb_fmt fmt, unsigned level, struct mb_pte p
             mb_fmt_gmmu_decode_pde(fmt, 0, small, dir);
         if (!dir->valid && !dir->valid_big)
             dir->flags = MB_DIR_SPARSE;
-        else if (fmt == MB_FMT_GMMU_V2 && pte.lo & MB_GMMU2_PDE_NO_ATS)
+        else if (fmt == MB_FMT_GMMU_V2 && !dual && pte.lo & MB_GMMU2_PDE_NO_ATS)
             dir->flags |= MB_DIR_NO_ATS;
     }
     back = mb_fmt_encode_dir(fmt, level, dir);

@@ -63,7 +63,7 @@ TEST(bitmap_agrees_with_an_array_of_bool)
     for (unsigned s = 0; s < sizeof(sizes) / sizeof(sizes[0]); s++) {
         size_t bits = sizes[s];
         bool model[1024] = {false};
-        struct mb_bitmap map;
+        struct mb_bitmap map = {0};
 
         CHECK(mb__bitmap_init(&map, bits));
         for (int step = 0; step < 2000; step++) {
