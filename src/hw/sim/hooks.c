@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+/* hooks.c - the short hooks of sim.h. */
+#include "hw/sim/dev.h"
+
+#include <string.h>
+
+void mb__sim_set_mutants(struct mb_hw_dev *hw, unsigned mutants)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    dev->mutants = mutants;
+    sim_unlock(dev);
+}
+
+void mb__sim_set_seed(struct mb_hw_dev *hw, uint64_t seed)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    dev->rng = seed;
+    sim_unlock(dev);
+}
+
+void mb__sim_set_scatter(struct mb_hw_dev *hw, bool scatter)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    dev->scatter = scatter;
+    sim_unlock(dev);
+}
+
+void mb__sim_set_copy_engine(struct mb_hw_dev *hw, bool on)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    dev->copy_engine = on;
+    sim_unlock(dev);
+}
+
+/* ------------------------------------------------------------ work */
+
+static enum mb_err push_simple(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                               enum sim_op_kind kind, uint32_t sem, uint64_t value)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    enum mb_err err;
+
+    sim_lock(dev);
+    err = mb__sim_alive(dev);
+    if (!err && sem >= MB_SIM_SEMAPHORES)
+        err = mb__fail(MB_ERR_INVALID, "semaphore %u; allowed are 0 to %d", sem,
+                       MB_SIM_SEMAPHORES - 1);
+    if (!err)
+        err = mb__sim_stream_reserve(stream, 1, 0);
+    if (!err) {
+        struct sim_op *op = mb__sim_stream_push(stream, kind);
+
+        op->sem.sem = sem;
+        op->sem.value = value;
+        mb__sim_engine_kick(dev, stream);
+    }
+    sim_unlock(dev);
+    return err;
+}
+
+enum mb_err mb__sim_delay(struct mb_hw_dev *hw, struct mb_hw_stream *stream, uint64_t ns)
+{
+    return push_simple(hw, stream, SIM_OP_DELAY, 0, ns);
+}
+
+enum mb_err mb__sim_sem_wait(struct mb_hw_dev *hw, struct mb_hw_stream *stream, uint32_t sem,
+                             uint64_t value)
+{
+    return push_simple(hw, stream, SIM_OP_SEM_WAIT, sem, value);
+}
+
+enum mb_err mb__sim_sem_set(struct mb_hw_dev *hw, struct mb_hw_stream *stream, uint32_t sem,
+                            uint64_t value)
+{
+    return push_simple(hw, stream, SIM_OP_SEM_SET, sem, value);
+}
+
+void mb__sim_sem_host(struct mb_hw_dev *hw, uint32_t sem, uint64_t value)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    if (sem < MB_SIM_SEMAPHORES && dev->sem[sem] < value) {
+        /* What was due before now has not seen it. */
+        if (!dev->explore)
+            mb__sim_engine_run(dev, dev->host_ns);
+        dev->sem[sem] = value;
+        if (dev->now_ns < dev->host_ns)
+            dev->now_ns = dev->host_ns;
+    }
+    sim_unlock(dev);
+}
+
+enum mb_err mb__sim_copy_ce(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb_va dst, mb_va src,
+                            uint64_t bytes)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    enum mb_err err;
+
+    sim_lock(dev);
+    err = mb__sim_access_enqueue(dev, stream, SIM_OP_COPY, dst, src, bytes, 0, SIM_OP_CE);
+    sim_unlock(dev);
+    return err;
+}
+
+/* ------------------------------------------------------------ observation */
+
+void mb__sim_counters(struct mb_hw_dev *hw, struct mb_sim_counters *out)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    *out = dev->sim;
+    out->queued_ops = dev->queued;
+    out->host_ns = dev->host_ns;
+    out->device_ns = dev->now_ns;
+    out->memory_bytes = dev->mem.host_bytes + dev->tables.bytes;
+    sim_unlock(dev);
+}
+
+void mb__sim_host_pass(struct mb_hw_dev *hw, uint64_t ns)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    dev->host_ns += ns;
+    if (!dev->explore)
+        mb__sim_engine_run(dev, dev->host_ns);
+    sim_unlock(dev);
+}
+
+mb_pfn mb__sim_walk(struct mb_hw_dev *hw, mb_va va)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    struct sim_where where;
+
+    sim_lock(dev);
+    where = mb__sim_walk_memory(dev, va.addr, false);
+    sim_unlock(dev);
+    return where.fault || where.sparse ? MB_NO_PFN : mb__pfn_of_phys(where.phys);
+}
+
+bool mb__sim_cached(struct mb_hw_dev *hw, mb_va va)
+{
+    static const unsigned shift[3] = {21, 16, 12};
+    struct sim_dev *dev = sim_dev_of(hw);
+    bool cached = false;
+    uint64_t slot;
+
+    sim_lock(dev);
+    for (unsigned i = 0; i < 3; i++) {
+        for (unsigned g = 0; g < dev->model->utlbs; g++)
+            cached |= mb__sim_tlb_find(&dev->utlb[g], dev, va.addr, shift[i], &slot) != NULL;
+        cached |= mb__sim_tlb_find(&dev->l2, dev, va.addr, shift[i], &slot) != NULL;
+    }
+    sim_unlock(dev);
+    return cached;
+}
+
+uint64_t mb__sim_peek(struct mb_hw_dev *hw, uint64_t phys)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    uint64_t word = 0;
+
+    sim_lock(dev);
+    if (mb__sim_memory_frame(&dev->mem, phys) != UINT32_MAX)
+        word = mb__sim_memory_word(&dev->mem, phys);
+    sim_unlock(dev);
+    return word;
+}
