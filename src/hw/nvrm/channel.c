@@ -14,7 +14,6 @@
  */
 #include "hw/nvrm/channel.h"
 
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,10 +27,9 @@ enum {
     DEFAULT_PUSH_BYTES = 1 << 20,
     MIN_RING_ENTRIES = 8,
     MAX_RING_ENTRIES = 16384,
-    CONTROL_BYTES = 512,      /* of the control block */
-    PUT_WORD = 0x8c / 4,      /* in the control block */
-    NOTIFIER_BYTES = 1 << 20, /* as measured; the record is its first 16 bytes */
-    SPINS_BEFORE_YIELD = 256,
+    CONTROL_BYTES = 512,        /* of the control block */
+    PUT_WORD = 0x8c / 4,        /* in the control block */
+    NOTIFIER_BYTES = 1 << 20,   /* as measured; the record is its first 16 bytes */
     LOCK_RANK = MB_RANK_HW + 5, /* below the backend's own locks */
 };
 static const uint64_t default_start_timeout_ns = 2000000000u;
@@ -345,20 +343,16 @@ bool mb__nvrm_channel_done(const struct nvrm_channel *ch, uint64_t ticket)
     return done;
 }
 
-/* One look and a short rest: spinning is cheapest for the usual few microseconds. */
-static void rest(unsigned *spins)
+static void rest(const struct nvrm_channel *ch, unsigned *turn)
 {
-    if (++*spins % SPINS_BEFORE_YIELD == 0)
-        sched_yield();
-    else
-        mb__nvrm_cpu_relax();
+    ch->client->os->pause(ch->client->os, ++*turn);
 }
 
 enum mb_err mb__nvrm_channel_wait(struct nvrm_channel *ch, uint64_t ticket, uint64_t timeout_ns)
 {
     struct nvrm_channel_error error;
     uint64_t start_ns = mb__now_ns();
-    unsigned spins = 0;
+    unsigned turn = 0;
 
     for (;;) {
         if (mb__nvrm_channel_done(ch, ticket))
@@ -368,7 +362,7 @@ enum mb_err mb__nvrm_channel_wait(struct nvrm_channel *ch, uint64_t ticket, uint
             return err;
         if (mb__now_ns() - start_ns >= timeout_ns)
             break;
-        rest(&spins);
+        rest(ch, &turn);
     }
     if (mb__nvrm_channel_done(ch, ticket))
         return MB_OK;
@@ -414,7 +408,7 @@ static enum mb_err wait_for_room(struct nvrm_channel *ch, uint32_t entries, uint
 {
     struct nvrm_channel_error error;
     uint64_t start_ns = 0;
-    unsigned spins = 0;
+    unsigned turn = 0;
 
     for (bool first = true;; first = false) {
         enum mb_err err = mb__nvrm_channel_error(ch, &error);
@@ -433,7 +427,7 @@ static enum mb_err wait_for_room(struct nvrm_channel *ch, uint32_t entries, uint
             return mb__fail(MB_ERR_TIMEOUT,
                             "the helper channel made no room for %u entries, %u words in %llu us",
                             entries, words, (unsigned long long)timeout_ns / 1000);
-        rest(&spins);
+        rest(ch, &turn);
     }
 }
 

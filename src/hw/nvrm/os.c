@@ -3,12 +3,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { AGAIN_LIMIT = 1000, GUARD_BYTES = 4096 };
+#include "hw/nvrm/fence.h"
+
+enum { AGAIN_LIMIT = 1000, GUARD_BYTES = 4096, SPINS_BEFORE_YIELD = 256 };
 
 static int system_open(const struct nvrm_os *os, const char *path, int flags)
 {
@@ -57,6 +60,16 @@ static int system_dont_fork(const struct nvrm_os *os, void *addr, size_t bytes)
     return madvise(addr, bytes, MADV_DONTFORK) ? -errno : 0;
 }
 
+/* Spinning is cheapest for the usual few microseconds. */
+static void system_pause(const struct nvrm_os *os, unsigned turn)
+{
+    (void)os;
+    if (turn % SPINS_BEFORE_YIELD == 0)
+        sched_yield();
+    else
+        mb__nvrm_cpu_relax();
+}
+
 const struct nvrm_os mb__nvrm_os_system = {
     .open = system_open,
     .close = system_close,
@@ -64,6 +77,7 @@ const struct nvrm_os mb__nvrm_os_system = {
     .map = system_map,
     .unmap = system_unmap,
     .dont_fork = system_dont_fork,
+    .pause = system_pause,
 };
 
 unsigned long mb__nvrm_escape_request(unsigned escape, size_t bytes)

@@ -23,6 +23,9 @@ struct nvrm_os {
     int (*unmap)(const struct nvrm_os *os, void *addr, size_t bytes);
     /* A child made by fork() must not inherit the mapping. */
     int (*dont_fork)(const struct nvrm_os *os, void *addr, size_t bytes);
+    /* Called between two looks of a wait for the GPU, `turn` counts from 1: spin, and now and then
+     * give the processor away. */
+    void (*pause)(const struct nvrm_os *os, unsigned turn);
 };
 
 extern const struct nvrm_os mb__nvrm_os_system;

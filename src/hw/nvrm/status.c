@@ -1,5 +1,9 @@
-/* status.c - see status.h. The numbers agree in every series of series.c; later ones only append.
- * */
+/*
+ * status.c - see status.h.
+ *
+ * The numbers up to 0x8a agree in every series of series.c; a driver may lack the last ones. From 0x8b
+ * on one number means different things in different series, so these get no name.
+ */
 #include "hw/nvrm/status.h"
 
 #include <errno.h>
@@ -146,9 +150,7 @@ static const char *const status_names[] = {"BROKEN_FB",
                                            "FABRIC_STATE_OUT_OF_SYNC",
                                            "BUFFER_FULL",
                                            "BUFFER_EMPTY",
-                                           "MC_FLA_OFFSET_TABLE_FULL",
-                                           "OPERATION_ABORTED",
-                                           "DMA_XFER_FAILED"};
+                                           "MC_FLA_OFFSET_TABLE_FULL"};
 
 enum { STATUS_NAMES = sizeof status_names / sizeof status_names[0] };
 
