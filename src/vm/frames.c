@@ -1,0 +1,433 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * alloc_pfn: handing out and taking back frames.
+ *
+ *     FREE --alloc_pfn--> OWNED --free_pfn--> DRAINING --fences passed, no window names it--> FREE
+ *
+ * Free frames are kept as runs of home pages, joined with their neighbours, by place and by size. Best
+ * fit by exact size takes the place of a buddy system's powers of two: the cost is O(log n) as well, a
+ * request of any number of frames wastes none, and two runs join whatever their alignment.
+ *
+ * A frame's references are the entries that name it: its home entry and one per window slot. They are
+ * counted when a batch is planned and dropped when its fence has passed.
+ *
+ * Locking   vm's lock.
+ * Trade-off State is kept per frame, not per run, since aliases and partial frees act on single frames;
+ *           a pass over 1,024 frames (2 GB) is about a microsecond.
+ */
+#include <inttypes.h>
+
+#include "base/err.h"
+#include "vm/internal.h"
+
+static void set_state(struct mb__frame *frame, enum mb__frame_state state)
+{
+    frame->word = (frame->word & ~(uint32_t)MB__STATE) | (uint32_t)state;
+}
+
+static enum mb__frame_state state_of(const struct mb__frame *frame)
+{
+    return (enum mb__frame_state)(frame->word & MB__STATE);
+}
+
+/* Home page of an address, or UINT32_MAX outside the home space. */
+static uint32_t page_of(const struct mb_vm *vm, mb_va va)
+{
+    const struct mb__region *home = &vm->region[MB__REGION_HOME];
+
+    if (!mb__region_has(home, va))
+        return UINT32_MAX;
+    return (uint32_t)((va.addr - home->base.addr) >> MB_FRAME_SHIFT);
+}
+
+/* Slabs' counts of free frames follow a run that changes between FREE and another state. */
+void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool become_free)
+{
+    for (uint32_t end = first + count; first < end;) {
+        struct mb__slab *slab = &vm->slabs.data[vm->homes[first].slab];
+        uint32_t stop = slab->first + slab->frames < end ? slab->first + slab->frames : end;
+
+        if (become_free)
+            slab->free += stop - first;
+        else
+            slab->free -= stop - first;
+        first = stop;
+    }
+}
+
+void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count)
+{
+    for (uint32_t page = first; page < first + count; page++)
+        set_state(mb__frame_at(vm, vm->homes[page].frame), MB__FREE);
+    mb__ranges_add(&vm->free, first, count);
+    mb__frame_counts(vm, first, count, true);
+    vm->draining -= count;
+}
+
+void mb__frame_unref(struct mb_vm *vm, uint32_t n)
+{
+    struct mb__frame *frame = mb__frame_at(vm, n);
+
+    if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
+        return;
+    frame->word -= MB__REF;
+    if (frame->word == (MB__DRAINING | MB__REF)) /* not fenced, home only */
+        mb__frames_free(vm, frame->home, 1);
+}
+
+void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count)
+{
+    uint32_t end = first + count;
+
+    while (first < end) {
+        uint32_t page = first;
+
+        for (; page < end; page++) {
+            struct mb__frame *frame = mb__frame_at(vm, vm->homes[page].frame);
+
+            frame->word &= ~(uint32_t)MB__FENCED;
+            if (mb__frame_refs(frame) != 1)
+                break;
+        }
+        if (page > first)
+            mb__frames_free(vm, first, page - first);
+        first = page + 1;
+    }
+}
+
+/* ------------------------------------------------------------ alloc */
+
+static bool take(struct mb_vm *vm, uint32_t first, uint32_t count)
+{
+    if (!MB_VEC_PUSH(&vm->taken, ((struct mb__span){first, count})))
+        return false;
+    mb__ranges_cut(&vm->free, first, count);
+    return true;
+}
+
+static void untake(struct mb_vm *vm)
+{
+    for (size_t i = 0; i < vm->taken.count; i++)
+        mb__ranges_add(&vm->free, vm->taken.data[i].first, vm->taken.data[i].count);
+    vm->taken.count = 0;
+}
+
+/*
+ * Moves runs from the pool to `taken`: the smallest run that holds everything, else the largest runs
+ * and, for what is left, the smallest that holds it. False: it cannot be done; nothing is taken.
+ */
+static bool take_runs(struct mb_vm *vm, uint32_t frames, unsigned flags, unsigned capacity)
+{
+    struct mb__span span;
+
+    vm->taken.count = 0;
+    if ((flags & MB_PFN_CONTIGUOUS) || frames > vm->free.total)
+        capacity = mb__ranges_best(&vm->free, frames, &span) ? 1 : 0;
+    while (frames && vm->taken.count < capacity) {
+        if (!mb__ranges_best(&vm->free, frames, &span) &&
+            !mb__ranges_larger_first(&vm->free, NULL, &span))
+            break;
+        if (span.count > frames)
+            span.count = frames;
+        if (!take(vm, span.first, span.count))
+            break;
+        frames -= span.count;
+    }
+    if (frames)
+        untake(vm);
+    return !frames;
+}
+
+/* How many frames the largest runs hold together. */
+static uint32_t in_largest_runs(const struct mb_vm *vm, unsigned runs)
+{
+    struct mb__span span;
+    uint32_t sum = 0;
+
+    for (bool more = mb__ranges_larger_first(&vm->free, NULL, &span); more && runs; runs--) {
+        sum += span.count;
+        more = mb__ranges_larger_first(&vm->free, &span, &span);
+    }
+    return sum;
+}
+
+/*
+ * Where new slabs go, and how many frames they must have: all of `frames`, or, with `join`, what is
+ * missing so that one run of `frames` arises together with the free frames that end where the hole
+ * begins. The hole that needs fewest wins, the lowest among equals.
+ */
+static bool find_home(const struct mb_vm *vm, uint32_t frames, bool join, bool high, uint32_t *at,
+                      uint32_t *need, uint32_t *room)
+{
+    struct mb__span hole, run;
+    uint32_t best = UINT32_MAX;
+
+    for (uint32_t from = 0; mb__ranges_from(&vm->holes, from, &hole);
+         from = hole.first + hole.count) {
+        uint32_t joins = 0, grow;
+
+        if (high && hole.first + hole.count != vm->home_pages)
+            continue;
+        if (join && hole.first && mb__ranges_at(&vm->free, hole.first - 1, &run))
+            joins = run.count < frames ? run.count : frames - 1;
+        grow = frames - joins;
+        if (grow > hole.count || grow >= best)
+            continue;
+        best = grow;
+        *at = hole.first;
+        *need = grow;
+        *room = hole.count;
+    }
+    return best != UINT32_MAX;
+}
+
+static enum mb_err no_room(const struct mb_vm *vm, uint32_t frames)
+{
+    return mb__fail(MB_ERR_NO_ADDRESS,
+                    "no hole of %u frames in the home space of %" PRIu64 " MiB; open with more "
+                    "home_bytes or trim",
+                    frames, (uint64_t)vm->home_pages * 2);
+}
+
+static enum mb_err over_limit(const struct mb_vm *vm, uint32_t need, uint32_t left)
+{
+    bool configured = vm->config.limit_bytes && vm->config.limit_bytes <= vm->hw->caps.total_bytes;
+
+    return mb__fail(configured ? MB_ERR_LIMIT : MB_ERR_NO_MEMORY,
+                    "%u more frames of 2 MiB are needed, %u may still be taken (%s of %" PRIu64
+                    " MiB, %u MiB held, %u MiB of them free, %u MiB draining); free or trim",
+                    need, left, configured ? "limit" : "device memory", vm->limit_bytes >> 20,
+                    vm->held * 2, vm->free.total * 2, vm->draining * 2);
+}
+
+/* Takes slabs so that take_runs() can succeed afterwards. */
+static enum mb_err grow_for(struct mb_vm *vm, uint32_t frames, unsigned flags, unsigned capacity)
+{
+    uint32_t left = (uint32_t)(vm->limit_bytes >> MB_FRAME_SHIFT) - vm->held;
+    uint32_t step = (uint32_t)(vm->hw->caps.slab_step_bytes >> MB_FRAME_SHIFT);
+    bool one = (flags & MB_PFN_CONTIGUOUS) || capacity == 1;
+    uint32_t ask = one ? frames : frames - in_largest_runs(vm, capacity - 1);
+    uint32_t at = 0, need = 0, room = 0, want;
+
+    /* Pieces of the pool are part of a non-contiguous request; the new frames are one run more. */
+    if (!find_home(vm, ask, one, flags & MB_PFN_NEAR_HIGH, &at, &need, &room))
+        return no_room(vm, ask);
+    if (need > left)
+        return over_limit(vm, need, left);
+    want = step > 1 ? (need + step - 1) / step * step : need;
+    if (want > left)
+        want = left;
+    if (want > room)
+        want = room;
+    return mb__grow(vm, at, need, want);
+}
+
+static void hand_out(struct mb_vm *vm, uint32_t owner, struct mb_run *runs, unsigned *count)
+{
+    for (size_t i = 0; i < vm->taken.count; i++) {
+        struct mb__span span = vm->taken.data[i];
+
+        for (uint32_t page = span.first; page < span.first + span.count; page++) {
+            vm->homes[page].owner = owner;
+            set_state(mb__frame_at(vm, vm->homes[page].frame), MB__OWNED);
+        }
+        mb__frame_counts(vm, span.first, span.count, false);
+        vm->owned += span.count;
+        runs[i].home = mb__slot_va(&vm->region[MB__REGION_HOME], span.first);
+        runs[i].pfn.n = vm->homes[span.first].frame << MB__FRAME_PFN_BITS;
+        runs[i].frames = span.count;
+    }
+    *count = (unsigned)vm->taken.count;
+    vm->taken.count = 0;
+}
+
+static enum mb_err alloc_locked(struct mb_vm *vm, uint32_t owner, uint32_t frames, unsigned flags,
+                                struct mb_run *runs, unsigned capacity, unsigned *count)
+{
+    enum mb_err err = mb__vm_usable(vm);
+
+    if (err)
+        return err;
+    mb__poll(vm);
+    if (!take_runs(vm, frames, flags, capacity)) {
+        if (flags & MB_PFN_NO_GROW) {
+            if (frames <= vm->free.total && !(flags & MB_PFN_CONTIGUOUS))
+                return mb__fail(MB_ERR_INVALID,
+                                "%u free frames lie in more than %u runs; give room "
+                                "for more",
+                                frames, capacity);
+            return mb__fail(MB_ERR_NO_MEMORY,
+                            "the pool has %u free frames, %u wanted%s, and the call "
+                            "forbids to take slabs",
+                            vm->free.total, frames, flags & MB_PFN_CONTIGUOUS ? " in one run" : "");
+        }
+        err = grow_for(vm, frames, flags, capacity);
+        if (err)
+            return err;
+        if (!take_runs(vm, frames, flags, capacity))
+            return mb__no_host_memory("the list of runs");
+    }
+    hand_out(vm, owner, runs, count);
+    return MB_OK;
+}
+
+enum mb_err mb__alloc_pfn(struct mb_vm *vm, uint32_t owner, uint32_t frames, unsigned flags,
+                          struct mb_run *runs, unsigned capacity, unsigned *count)
+{
+    enum mb_err err;
+
+    if (!frames || !capacity || !owner)
+        return mb__fail(MB_ERR_INVALID,
+                        "alloc_pfn of %u frames into %u runs for owner %u; all three "
+                        "must be at least 1",
+                        frames, capacity, owner);
+    mb__lock(&vm->lock);
+    err = alloc_locked(vm, owner, frames, flags, runs, capacity, count);
+    mb__unlock(&vm->lock);
+    return err;
+}
+
+/* ------------------------------------------------------------ free */
+
+static enum mb_err check_run(struct mb_vm *vm, uint32_t owner, struct mb_run run)
+{
+    uint32_t first = page_of(vm, run.home);
+
+    if (!run.frames || first == UINT32_MAX || run.home.addr % MB_FRAME_BYTES ||
+        run.frames > vm->home_pages - first)
+        return mb__fail(MB_ERR_NOT_FOUND,
+                        "free_pfn of %u frames at home %#" PRIx64 ": that is no run of "
+                        "this vm",
+                        run.frames, run.home.addr);
+    for (uint32_t page = first; page < first + run.frames; page++) {
+        const struct mb__home_page *home = &vm->homes[page];
+
+        if (!home->slab)
+            return mb__fail(MB_ERR_NOT_FOUND, "free_pfn: home page %u of the run holds no frame",
+                            page - first);
+        if (state_of(mb__frame_at(vm, home->frame)) != MB__OWNED)
+            return mb__fail(MB_ERR_DOUBLE_FREE,
+                            "free_pfn: frame %u of the run was given back before", page - first);
+        if (home->owner != owner)
+            return mb__fail(MB_ERR_INVALID,
+                            "free_pfn: frame %u of the run belongs to owner %u, not %u",
+                            page - first, home->owner, owner);
+    }
+    return MB_OK;
+}
+
+static enum mb_err free_locked(struct mb_vm *vm, uint32_t owner, struct mb_run run,
+                               const struct mb_hw_fence *fences, unsigned count)
+{
+    enum mb_err err = check_run(vm, owner, run);
+    uint32_t first = page_of(vm, run.home);
+    struct mb__wait *wait;
+
+    if (err)
+        return err;
+    wait = mb__wait_new(vm, MB__WAIT_FRAMES, count, 0);
+    if (!wait)
+        return MB_ERR_HOST_MEMORY;
+    for (unsigned i = 0; i < count; i++)
+        mb__wait_fence(wait, fences[i]);
+    wait->first = first;
+    wait->count = run.frames;
+    for (uint32_t page = first; page < first + run.frames; page++) {
+        struct mb__frame *frame = mb__frame_at(vm, vm->homes[page].frame);
+
+        vm->homes[page].owner = 0;
+        set_state(frame, MB__DRAINING);
+        frame->word |= MB__FENCED;
+    }
+    vm->owned -= run.frames;
+    vm->draining += run.frames;
+    mb__wait_start(vm, wait);
+    return MB_OK;
+}
+
+enum mb_err mb__free_pfn(struct mb_vm *vm, uint32_t owner, struct mb_run run,
+                         const struct mb_hw_fence *fences, unsigned count)
+{
+    enum mb_err err;
+
+    mb__lock(&vm->lock);
+    mb__poll(vm);
+    err = free_locked(vm, owner, run, fences, count);
+    mb__unlock(&vm->lock);
+    return err;
+}
+
+/* ------------------------------------------------------------ trim, queries */
+
+enum mb_err mb__vm_trim(struct mb_vm *vm, uint64_t keep_bytes, uint64_t *released)
+{
+    uint64_t keep = keep_bytes >> MB_FRAME_SHIFT;
+    uint32_t frames = 0;
+    enum mb_err err;
+
+    mb__lock(&vm->lock);
+    err = mb__vm_usable(vm);
+    if (!err) {
+        mb__poll(vm);
+        err = mb__trim(vm, keep < vm->held ? (uint32_t)keep : vm->held, &frames);
+    }
+    if (!err && released)
+        *released = frames * MB_FRAME_BYTES;
+    mb__unlock(&vm->lock);
+    return err;
+}
+
+mb_va mb__pfn_home(struct mb_vm *vm, mb_pfn pfn)
+{
+    const struct mb__frame *frame;
+    mb_va va = MB_NO_VA;
+
+    mb__lock(&vm->lock);
+    frame = mb__frame_at(vm, mb__frame_of(pfn.n));
+    if (frame && state_of(frame) != MB__NONE)
+        va = mb__va_add(mb__slot_va(&vm->region[MB__REGION_HOME], frame->home),
+                        (uint64_t)(pfn.n % MB_FRAME_PFNS) << MB_PFN_SHIFT);
+    mb__unlock(&vm->lock);
+    return va;
+}
+
+mb_pfn mb__home_pfn(struct mb_vm *vm, mb_va va)
+{
+    mb_pfn pfn = MB_NO_PFN;
+
+    (void)mb__home_pfns(vm, (mb_va){va.addr & ~(MB_FRAME_BYTES - 1)}, 1, &pfn);
+    return pfn;
+}
+
+enum mb_err mb__home_pfns(struct mb_vm *vm, mb_va va, uint32_t frames, mb_pfn *out)
+{
+    uint32_t first = page_of(vm, va), bad = 0;
+    enum mb_err err = MB_OK;
+
+    if (first == UINT32_MAX || frames > vm->home_pages - first)
+        return mb__fail(MB_ERR_NOT_FOUND, "%u pages at %#" PRIx64 " are not in the home space",
+                        frames, va.addr);
+    mb__lock(&vm->lock);
+    while (bad < frames && vm->homes[first + bad].slab)
+        bad++;
+    if (bad < frames)
+        err = mb__fail(MB_ERR_NOT_FOUND, "home page %u of %u at %#" PRIx64 " holds no frame", bad,
+                       frames, va.addr);
+    for (uint32_t i = 0; !err && i < frames; i++)
+        out[i].n = vm->homes[first + i].frame << MB__FRAME_PFN_BITS;
+    mb__unlock(&vm->lock);
+    return err;
+}
+
+uint32_t mb__pfn_refs(struct mb_vm *vm, mb_pfn pfn)
+{
+    const struct mb__frame *frame;
+    uint32_t refs = 0;
+
+    mb__lock(&vm->lock);
+    frame = mb__frame_at(vm, mb__frame_of(pfn.n));
+    if (frame && state_of(frame) == MB__OWNED)
+        refs = mb__frame_refs(frame);
+    mb__unlock(&vm->lock);
+    return refs;
+}
