@@ -1,0 +1,504 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The public functions: handles, forks and arguments are checked here, the work is runtime's.
+ *
+ * Warm malloc_async and free_async pass through here and bins.c only; everything else takes the device's
+ * lock around one call into runtime.
+ */
+#include "moonbright.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/config.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "kernels/pattern.h"
+#include "runtime/debug.h"
+#include "runtime/info.h"
+#include "runtime/runtime.h"
+#include "runtime/vmm.h"
+
+#define STRINGIFY(x) #x
+#define VERSION_TEXT(major, minor, patch) STRINGIFY(major) "." STRINGIFY(minor) "." STRINGIFY(patch)
+
+static enum mb_err bad_device(const struct mb_device *dev, const char *call)
+{
+    if (mb__in_fork())
+        return mb__fail(MB_ERR_FORKED,
+                        "%s: this process is a fork; open the device in the process that uses it", call);
+    return mb__fail(MB_ERR_INVALID, "%s: %p is no open device; use the handle that mb_open() gave", call,
+                    (const void *)dev);
+}
+
+/* Leaves the calling function unless the device is open, and this is the process that opened it. */
+#define ENTER(dev)                                                                                 \
+    do {                                                                                           \
+        if (__builtin_expect(mb__in_fork() || !mb__device_is_open(dev), 0))                        \
+            return bad_device(dev, __func__);                                                      \
+    } while (0)
+
+#define NEED(condition, ...)                                                                       \
+    do {                                                                                           \
+        if (__builtin_expect(!(condition), 0))                                                     \
+            return mb__fail(MB_ERR_INVALID, __VA_ARGS__);                                          \
+    } while (0)
+
+/* Runs one expression under the device's lock and returns its result. */
+#define LOCKED(dev, expression)                                                                    \
+    do {                                                                                           \
+        enum mb_err locked_err;                                                                    \
+                                                                                                   \
+        mb__lock(&(dev)->lock);                                                                    \
+        locked_err = (expression);                                                                 \
+        mb__unlock(&(dev)->lock);                                                                  \
+        return locked_err;                                                                         \
+    } while (0)
+
+const char *mb_version(void)
+{
+    return VERSION_TEXT(MB_VERSION_MAJOR, MB_VERSION_MINOR, MB_VERSION_PATCH);
+}
+
+/* ------------------------------------------------------------------ devices */
+
+enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigned *count)
+{
+    struct mb__config config;
+    bool chosen = false;
+    enum mb_err err = mb__config_read(0, NULL, &config);
+
+    if (err)
+        return err;
+    NEED(count && (list || !capacity), "mb_backends: count, and list unless capacity is 0, are needed");
+    for (unsigned i = 0; i < mb__hw_backend_count; i++) {
+        struct mb_backend_info info = {.name = mb__hw_backends[i].name};
+
+        mb__hw_backends[i].describe(config.hw.ordinal, &info);
+        info.chosen = !chosen && info.available &&
+                      (!config.backend || strcmp(config.backend, info.name) == 0);
+        chosen |= info.chosen;
+        if (i < capacity)
+            list[i] = info;
+    }
+    *count = mb__hw_backend_count;
+    return MB_OK;
+}
+
+enum mb_err mb_open(int ordinal, const char *config, mb_device *out)
+{
+    struct mb__config parsed;
+    enum mb_err err;
+
+    NEED(out, "mb_open: a place for the device is needed");
+    if (mb__in_fork())
+        return bad_device(NULL, __func__);
+    err = mb__config_read(ordinal, config, &parsed);
+    return err ? err : mb__device_open(&parsed, out);
+}
+
+void mb_close(mb_device dev)
+{
+    if (mb__in_fork() || !mb__device_is_open(dev))
+        return;
+    mb__device_close(dev);
+}
+
+enum mb_err mb_device_sync(mb_device dev)
+{
+    ENTER(dev);
+    return mb__device_sync(dev);
+}
+
+const char *mb_device_backend(mb_device dev)
+{
+    return mb__device_is_open(dev) ? dev->backend->name : "";
+}
+
+const char *mb_device_tables(mb_device dev)
+{
+    return mb__device_is_open(dev) ? dev->hw->caps.tables : "";
+}
+
+/* ------------------------------------------------------------------ streams and events */
+
+enum mb_err mb_stream_create(mb_device dev, mb_stream *out)
+{
+    ENTER(dev);
+    NEED(out, "mb_stream_create: a place for the stream is needed");
+    LOCKED(dev, mb__stream_create(dev, out));
+}
+
+enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream)
+{
+    ENTER(dev);
+    LOCKED(dev, mb__stream_destroy(dev, stream));
+}
+
+enum mb_err mb_stream_sync(mb_device dev, mb_stream stream)
+{
+    ENTER(dev);
+    return mb__stream_sync(dev, stream);
+}
+
+enum mb_err mb_event_create(mb_device dev, mb_event *out)
+{
+    ENTER(dev);
+    NEED(out, "mb_event_create: a place for the event is needed");
+    LOCKED(dev, mb__event_new(dev, out));
+}
+
+enum mb_err mb_event_destroy(mb_device dev, mb_event event)
+{
+    ENTER(dev);
+    NEED(mb__event_of(event, dev), "mb_event_destroy: %p is no event of this device", (void *)event);
+    mb__lock(&dev->lock);
+    mb__event_drop(event);
+    mb__unlock(&dev->lock);
+    return MB_OK;
+}
+
+enum mb_err mb_event_record(mb_device dev, mb_event event, mb_stream stream)
+{
+    ENTER(dev);
+    NEED(mb__event_of(event, dev), "mb_event_record: %p is no event of this device", (void *)event);
+    LOCKED(dev, mb__event_record(event, stream));
+}
+
+enum mb_err mb_stream_wait_event(mb_device dev, mb_stream stream, mb_event event)
+{
+    ENTER(dev);
+    NEED(mb__event_of(event, dev), "mb_stream_wait_event: %p is no event of this device",
+         (void *)event);
+    LOCKED(dev, mb__event_wait(event, stream));
+}
+
+/* ------------------------------------------------------------------ malloc */
+
+static enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host, mb_stream stream,
+                             void **out)
+{
+    uint64_t start = mb__sample_start(dev);
+    enum mb_err err = MB_OK;
+
+    if (!mb__bins_malloc(dev, pool, bytes, host, stream, out))
+        err = mb__malloc(dev, pool, bytes, host, stream, out);
+    if (start)
+        mb__hist_record_shared(&dev->malloc_hist, mb__now_ns() - start);
+    return err;
+}
+
+static enum mb_err do_free(mb_device dev, void *ptr, bool host, mb_stream stream)
+{
+    uint64_t start = mb__sample_start(dev);
+    struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
+    enum mb_err err = MB_OK;
+
+    if (!block || !mb__bins_free(dev, block, host, stream))
+        err = mb__free(dev, ptr, host, stream);
+    if (start)
+        mb__hist_record_shared(&dev->free_hist, mb__now_ns() - start);
+    return err;
+}
+
+enum mb_err mb_malloc(mb_device dev, size_t bytes, void **out)
+{
+    ENTER(dev);
+    NEED(out, "mb_malloc: a place for the address is needed");
+    return do_malloc(dev, dev->default_pool, bytes, true, NULL, out);
+}
+
+enum mb_err mb_free(mb_device dev, void *ptr)
+{
+    ENTER(dev);
+    return ptr ? do_free(dev, ptr, true, NULL) : MB_OK;
+}
+
+enum mb_err mb_realloc(mb_device dev, void *ptr, size_t bytes, void **out)
+{
+    ENTER(dev);
+    NEED(out, "mb_realloc: a place for the address is needed");
+    return ptr ? mb__realloc(dev, ptr, bytes, out) : mb_malloc(dev, bytes, out);
+}
+
+enum mb_err mb_malloc_async(mb_device dev, size_t bytes, mb_stream stream, void **out)
+{
+    ENTER(dev);
+    NEED(out, "mb_malloc_async: a place for the address is needed");
+    return do_malloc(dev, dev->default_pool, bytes, false, stream, out);
+}
+
+enum mb_err mb_free_async(mb_device dev, void *ptr, mb_stream stream)
+{
+    ENTER(dev);
+    return ptr ? do_free(dev, ptr, false, stream) : MB_OK;
+}
+
+enum mb_err mb_record_stream(mb_device dev, void *ptr, mb_stream stream)
+{
+    ENTER(dev);
+    LOCKED(dev, mb__record_stream(dev, ptr, stream));
+}
+
+/* ------------------------------------------------------------------ pools */
+
+#define ENTER_POOL(pool)                                                                           \
+    do {                                                                                           \
+        if (__builtin_expect(mb__in_fork(), 0))                                                    \
+            return bad_device(NULL, __func__);                                                     \
+        if (__builtin_expect(!mb__pool_is_open(pool), 0))                                          \
+            return mb__fail(MB_ERR_INVALID, "%s: %p is no open pool", __func__,                    \
+                            (const void *)(pool));                                                 \
+    } while (0)
+
+enum mb_err mb_pool_create(mb_device dev, mb_pool *out)
+{
+    ENTER(dev);
+    NEED(out, "mb_pool_create: a place for the pool is needed");
+    LOCKED(dev, mb__pool_new(dev, out));
+}
+
+enum mb_err mb_pool_destroy(mb_pool pool)
+{
+    struct mb_device *dev;
+
+    ENTER_POOL(pool);
+    dev = pool->dev;
+    LOCKED(dev, mb__pool_delete(pool));
+}
+
+enum mb_err mb_pool_default(mb_device dev, mb_pool *out)
+{
+    ENTER(dev);
+    NEED(out, "mb_pool_default: a place for the pool is needed");
+    *out = dev->default_pool;
+    return MB_OK;
+}
+
+enum mb_err mb_pool_set(mb_pool pool, enum mb_pool_attr attr, uint64_t value)
+{
+    ENTER_POOL(pool);
+    LOCKED(pool->dev, mb__pool_set(pool, attr, value));
+}
+
+enum mb_err mb_pool_get(mb_pool pool, enum mb_pool_attr attr, uint64_t *value)
+{
+    ENTER_POOL(pool);
+    NEED(value, "mb_pool_get: a place for the value is needed");
+    LOCKED(pool->dev, mb__pool_get(pool, attr, value));
+}
+
+enum mb_err mb_pool_malloc_async(mb_pool pool, size_t bytes, mb_stream stream, void **out)
+{
+    ENTER_POOL(pool);
+    NEED(out, "mb_pool_malloc_async: a place for the address is needed");
+    return do_malloc(pool->dev, pool, bytes, false, stream, out);
+}
+
+enum mb_err mb_pool_trim(mb_pool pool, uint64_t keep_bytes)
+{
+    ENTER_POOL(pool);
+    LOCKED(pool->dev, mb__pool_trim(pool, keep_bytes));
+}
+
+/* ------------------------------------------------------------------ mappings */
+
+uint64_t mb_page_bytes(mb_device dev)
+{
+    (void)dev;
+    return MB_FRAME_BYTES;
+}
+
+enum mb_err mb_mem_reserve(mb_device dev, uint64_t bytes, uint64_t align, void **va)
+{
+    ENTER(dev);
+    NEED(va, "mb_mem_reserve: a place for the address is needed");
+    LOCKED(dev, mb__vmm_reserve(dev, bytes, align, va));
+}
+
+enum mb_err mb_mem_unreserve(mb_device dev, void *va, uint64_t bytes)
+{
+    ENTER(dev);
+    LOCKED(dev, mb__vmm_unreserve(dev, va, bytes));
+}
+
+enum mb_err mb_mem_create(mb_device dev, uint64_t bytes, mb_mem *out)
+{
+    ENTER(dev);
+    NEED(out, "mb_mem_create: a place for the memory is needed");
+    LOCKED(dev, mb__vmm_create(dev, bytes, out));
+}
+
+enum mb_err mb_mem_release(mb_device dev, mb_mem mem)
+{
+    ENTER(dev);
+    LOCKED(dev, mb__vmm_release(dev, mem));
+}
+
+/* Tells the hook of each range whose frames may have changed; no lock is held. */
+static void call_hook(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
+                      uint64_t generation, mb_remap_hook hook, void *user)
+{
+    (void)dev;
+    for (unsigned i = 0; hook && i < count; i++)
+        if (ops[i].kind != MB_PROTECT)
+            hook(user, ops[i].va, ops[i].bytes, generation);
+}
+
+static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, unsigned count, bool host,
+                         mb_stream stream)
+{
+    mb_remap_hook hook;
+    void *user;
+    uint64_t generation;
+    enum mb_err err;
+
+    mb__lock(&dev->lock);
+    err = mb__vmm_apply(dev, ops, count, host, stream);
+    generation = dev->generation;
+    hook = dev->hook;
+    user = dev->hook_user;
+    mb__unlock(&dev->lock);
+    if (!err)
+        call_hook(dev, ops, count, generation, hook, user);
+    return err;
+}
+
+enum mb_err mb_mem_map(mb_device dev, const struct mb_map_op *op)
+{
+    ENTER(dev);
+    NEED(op, "mb_mem_map: an operation is needed");
+    return apply(dev, op, 1, true, NULL);
+}
+
+enum mb_err mb_mem_map_async(mb_device dev, const struct mb_map_op *ops, unsigned count,
+                             mb_stream stream)
+{
+    ENTER(dev);
+    NEED(ops || !count, "mb_mem_map_async: %u operations are needed, the list is NULL", count);
+    return apply(dev, ops, count, false, stream);
+}
+
+static enum mb_err sleep_or_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_stream stream,
+                                 bool wake)
+{
+    struct mb_map_op range = {.kind = MB_MAP, .va = va, .bytes = bytes};
+    mb_remap_hook hook;
+    void *user;
+    uint64_t generation;
+    enum mb_err err;
+
+    mb__lock(&dev->lock);
+    err = wake ? mb__vmm_wake(dev, va, bytes, stream) : mb__vmm_sleep(dev, va, bytes, stream);
+    generation = dev->generation;
+    hook = dev->hook;
+    user = dev->hook_user;
+    mb__unlock(&dev->lock);
+    if (!err)
+        call_hook(dev, &range, 1, generation, hook, user);
+    return err;
+}
+
+enum mb_err mb_mem_sleep(mb_device dev, void *va, uint64_t bytes, mb_stream stream)
+{
+    ENTER(dev);
+    return sleep_or_wake(dev, va, bytes, stream, false);
+}
+
+enum mb_err mb_mem_wake(mb_device dev, void *va, uint64_t bytes, mb_stream stream)
+{
+    ENTER(dev);
+    return sleep_or_wake(dev, va, bytes, stream, true);
+}
+
+enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_info *out)
+{
+    ENTER(dev);
+    NEED(out, "mb_pointer_info: a place for the answer is needed");
+    LOCKED(dev, mb__pointer_info(dev, ptr, out));
+}
+
+enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user)
+{
+    ENTER(dev);
+    mb__lock(&dev->lock);
+    dev->hook = hook;
+    dev->hook_user = user;
+    mb__unlock(&dev->lock);
+    return MB_OK;
+}
+
+/* ------------------------------------------------------------------ device work */
+
+uint64_t mb_pattern_word(uint64_t seed, uint64_t index)
+{
+    return mb_pattern(seed, index);
+}
+
+static enum mb_err check_words(const void *va, uint64_t bytes, const char *call)
+{
+    NEED(!((uintptr_t)va % 8) && !(bytes % 8),
+         "%s: address %p and size %llu must be multiples of 8", call, va, (unsigned long long)bytes);
+    return MB_OK;
+}
+
+enum mb_err mb_fill_async(mb_device dev, void *va, uint64_t bytes, uint64_t seed, mb_stream stream)
+{
+    enum mb_err err;
+
+    ENTER(dev);
+    err = check_words(va, bytes, __func__);
+    if (err || !bytes)
+        return err;
+    LOCKED(dev, mb__device_fill(dev, va, bytes, seed, stream));
+}
+
+enum mb_err mb_verify_async(mb_device dev, const void *va, uint64_t bytes, uint64_t seed,
+                            mb_stream stream)
+{
+    enum mb_err err;
+
+    ENTER(dev);
+    err = check_words(va, bytes, __func__);
+    if (err || !bytes)
+        return err;
+    LOCKED(dev, mb__device_verify(dev, va, bytes, seed, stream));
+}
+
+enum mb_err mb_copy_async(mb_device dev, void *dst, const void *src, uint64_t bytes,
+                          mb_stream stream)
+{
+    enum mb_err err;
+
+    ENTER(dev);
+    err = check_words(dst, bytes, __func__);
+    if (!err)
+        err = check_words(src, bytes, __func__);
+    if (err || !bytes)
+        return err;
+    LOCKED(dev, mb__device_copy(dev, dst, src, bytes, stream));
+}
+
+/* ------------------------------------------------------------------ statistics, checks */
+
+enum mb_err mb_stats_get(mb_device dev, struct mb_stats *out)
+{
+    ENTER(dev);
+    NEED(out, "mb_stats_get: a place for the statistics is needed");
+    LOCKED(dev, mb__stats_get(dev, out));
+}
+
+enum mb_err mb_stats_reset_peaks(mb_device dev)
+{
+    ENTER(dev);
+    mb__lock(&dev->lock);
+    mb__stats_reset_peaks(dev);
+    mb__unlock(&dev->lock);
+    return MB_OK;
+}
+
+enum mb_err mb_check(mb_device dev)
+{
+    ENTER(dev);
+    LOCKED(dev, mb__check_all(dev));
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * From "key:value,key:value" to struct mb__config. Values that are lists (check:) are texts to base's
+ * parser and split here.
+ */
+#include "api/config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/str.h"
+
+enum {
+    CHECK_TEXT = 64,
+    DEFAULT_WAIT_MS = 10000,
+};
+
+/* What base's parser fills. Owner: the stack of mb__config_read(). */
+struct texts {
+    const char *backend, *tables, *model;
+    int policy, growth;
+    uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
+    uint64_t release_threshold, wait_ms;
+    bool explore, oracle, force, driver_home, walk_ahead, self_heal, deferred, guard, cache;
+    char check[CHECK_TEXT];
+};
+
+static const char *const backends[] = {"sim", "cuda", "hip", NULL};
+static const char *const tables[] = {"inline", "isolated", "driver", NULL};
+static const char *const models[] = {"h200", "a100", "mi210", NULL};
+static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
+static const char *const growths[] = {"tight", "fast", NULL};            /* enum mb__growth */
+
+#define FIELD(name) offsetof(struct texts, name)
+
+static const struct mb_conf_key keys[] = {
+    {"backend", MB_CONF_NAME, FIELD(backend), 0, 0, backends, "who serves the device"},
+    {"tables", MB_CONF_NAME, FIELD(tables), 0, 0, tables, "who writes page tables (cuda)"},
+    {"model", MB_CONF_NAME, FIELD(model), 0, 0, models, "which GPU the software GPU imitates"},
+    {"device_memory", MB_CONF_BYTES, FIELD(device_memory), (uint64_t)64 << 20, 0, NULL,
+     "size of the software GPU's memory, a cap elsewhere"},
+    {"seed", MB_CONF_U64, FIELD(seed), 0, 0, NULL, "schedule of the software GPU"},
+    {"explore", MB_CONF_BOOL, FIELD(explore), 0, 0, NULL, "run what is runnable in random order"},
+    {"oracle", MB_CONF_BOOL, FIELD(oracle), 0, 0, NULL, "judge every access of the software GPU"},
+    {"driver_home", MB_CONF_BOOL, FIELD(driver_home), 0, 0, NULL, "imitate homes mapped by a driver"},
+    {"walk_ahead", MB_CONF_BOOL, FIELD(walk_ahead), 0, 0, NULL, "walks run past a block's end"},
+    {"self_heal", MB_CONF_BOOL, FIELD(self_heal), 0, 0, NULL, "faults on stale invalid entries replay"},
+    {"force", MB_CONF_BOOL, FIELD(force), 0, 0, NULL, "go on though others use the GPU (cuda)"},
+    {"policy", MB_CONF_CHOICE, FIELD(policy), 0, 0, policies, "how stale translations are avoided"},
+    {"deferred", MB_CONF_BOOL, FIELD(deferred), 0, 0, NULL, "frames return before the invalidate"},
+    {"guard", MB_CONF_BOOL, FIELD(guard), 0, 0, NULL, "an unused group behind each window"},
+    {"limit", MB_CONF_BYTES, FIELD(limit), 0, 0, NULL, "of memory held from the driver; 0: none"},
+    {"home_space", MB_CONF_BYTES, FIELD(home_bytes), 0, 0, NULL, "addresses for frames; 0: default"},
+    {"window_space", MB_CONF_BYTES, FIELD(ring_bytes), 0, 0, NULL, "addresses for windows; 0: default"},
+    {"growth", MB_CONF_CHOICE, FIELD(growth), 0, 0, growths, "compose before growing, or after"},
+    {"cache", MB_CONF_BOOL, FIELD(cache), 0, 0, NULL, "keep freed blocks ready per thread"},
+    {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL, "of such blocks per thread; 0: 1/64"},
+    {"window_cache", MB_CONF_BYTES, FIELD(window_bytes), 0, 0, NULL, "of unused windows; 0: default"},
+    {"release_threshold", MB_CONF_BYTES, FIELD(release_threshold), 0, 0, NULL,
+     "kept by the default pool after a synchronize"},
+    {"wait_ms", MB_CONF_U64, FIELD(wait_ms), 1, 0, NULL, "longest host wait of a failing request"},
+    {"check", MB_CONF_TEXT, FIELD(check), 0, CHECK_TEXT, NULL, "redzone|poison|uaf|leaks"},
+};
+
+static enum mb_err read_checks(const char *text, unsigned *out)
+{
+    static const char *const names[] = {"redzone", "poison", "uaf", "leaks"}; /* enum mb__check */
+    unsigned checks = 0;
+
+    while (*text) {
+        size_t bytes = strcspn(text, "|");
+        unsigned i = 0;
+
+        while (i < 4 && (strlen(names[i]) != bytes || strncmp(names[i], text, bytes) != 0))
+            i++;
+        if (i == 4)
+            return mb__fail(MB_ERR_CONFIG,
+                            "check: \"%.*s\" is unknown; known are redzone, poison, uaf and leaks, "
+                            "joined by '|'",
+                            (int)bytes, text);
+        checks |= 1u << i;
+        text += bytes;
+        text += *text == '|';
+    }
+    *out = checks;
+    return MB_OK;
+}
+
+static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
+{
+    *out = (struct mb__config){
+        .hw = {.ordinal = ordinal,
+               .device_memory_bytes = texts->device_memory,
+               .seed = texts->seed,
+               .model = texts->model,
+               .tables = texts->tables,
+               .explore = texts->explore,
+               .no_oracle = !texts->oracle,
+               .force = texts->force,
+               .driver_home = texts->driver_home,
+               .walk_ahead = texts->walk_ahead,
+               .self_heal = texts->self_heal},
+        .vm = {.policy = (enum mb_vm_policy)texts->policy,
+               .deferred = texts->deferred,
+               .limit_bytes = texts->limit,
+               .home_bytes = texts->home_bytes,
+               .ring_bytes = texts->ring_bytes,
+               .no_guard = !texts->guard},
+        .backend = texts->backend,
+        .growth = (enum mb__growth)texts->growth,
+        .no_bins = !texts->cache,
+        .bin_bytes = texts->bin_bytes,
+        .window_bytes = texts->window_bytes,
+        .release_threshold = texts->release_threshold,
+        .wait_ns = texts->wait_ms * 1000000,
+    };
+}
+
+enum mb_err mb__config_read(int ordinal, const char *text, struct mb__config *out)
+{
+    struct texts texts = {.oracle = true,
+                          .guard = true,
+                          .cache = true,
+                          .release_threshold = UINT64_MAX,
+                          .wait_ms = DEFAULT_WAIT_MS};
+    unsigned count = sizeof(keys) / sizeof(keys[0]), checks = 0;
+    enum mb_err err =
+        mb__conf_parse(getenv("MOONBRIGHT"), "MOONBRIGHT", keys, count, &texts, sizeof(texts));
+
+    if (!err)
+        err = mb__conf_parse(text, "config", keys, count, &texts, sizeof(texts));
+    if (!err)
+        err = read_checks(texts.check, &checks);
+    if (err)
+        return err;
+    fill(&texts, ordinal, out);
+    out->checks = checks;
+    return MB_OK;
+}

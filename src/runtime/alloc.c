@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The slow path: what malloc does when the thread's bins have nothing, and free when they are full.
+ *
+ * A request goes through a list of steps, from cheap to dear, until one finds memory:
+ *
+ *   holes       the closest fit among what the stream may use now
+ *   flushed     the same after all bins went back to the heap
+ *   composed    several ranges shown in a row through a window (stitch.c)
+ *   finished    what other streams freed and the device has passed, or a known dependency orders
+ *   grown       frames from the pool of vm or the driver, exactly what is missing
+ *   released    the same, after other pools gave back what they do not use
+ *   waited      the stream waits for what other streams freed
+ *   host        the host waits for everything that is pending
+ *
+ * With growth:fast, "grown" comes before "composed". Each later step ends by trying the earlier ones.
+ * No step changes anything that a later failure would have to undo, except by making memory more usable.
+ *
+ * Locking: the device's lock throughout; "host" drops it while it waits.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "runtime/debug.h"
+#include "runtime/runtime.h"
+
+enum {
+    BLOCK_CHUNK = 128,
+};
+
+/* ------------------------------------------------------------------ block records */
+
+static enum mb_err block_new(struct mb_device *dev, struct mb__block **out)
+{
+    if (!dev->spare_blocks) {
+        struct mb__block *chunk = calloc(BLOCK_CHUNK, sizeof(*chunk));
+
+        if (!chunk || !MB_VEC_PUSH(&dev->block_chunks, chunk)) {
+            free(chunk);
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for %d block records", BLOCK_CHUNK);
+        }
+        for (unsigned i = 0; i < BLOCK_CHUNK; i++) {
+            chunk[i].next = dev->spare_blocks;
+            dev->spare_blocks = &chunk[i];
+        }
+    }
+    *out = dev->spare_blocks;
+    dev->spare_blocks = (*out)->next;
+    (*out)->next = NULL;
+    return MB_OK;
+}
+
+static void block_drop(struct mb_device *dev, struct mb__block *block)
+{
+    mb__order_unref(block->uses);
+    memset(block, 0, sizeof(*block));
+    block->next = dev->spare_blocks;
+    dev->spare_blocks = block;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+void mb__take_range(struct mb__request *req, uint64_t addr, uint64_t bytes)
+{
+    struct mb__node **tail = &req->block->pieces;
+
+    while (*tail)
+        tail = &(*tail)->piece_next;
+    while (bytes) {
+        struct mb__node *node = mb__heap_find(&req->pool->heap, addr);
+        uint64_t part = node->addr + node->bytes - addr;
+
+        part = part < bytes ? part : bytes;
+        *tail = mb__heap_take(&req->pool->heap, node, addr, part, req->block);
+        tail = &(*tail)->piece_next;
+        addr += part;
+        bytes -= part;
+    }
+}
+
+struct hole {
+    struct mb__node *node; /* NULL: none */
+    uint64_t addr;         /* for the block */
+    int64_t cost;          /* mb__place() */
+};
+
+/* Compares the closest fits of a lane. */
+static void search_lane(const struct mb__request *req, const struct mb__lane *lane,
+                        struct hole *best)
+{
+    struct mb__node *node = mb__heap_fit(lane, req->bytes);
+    struct mb__link *link = node ? &node->by_size : NULL;
+    uint64_t most = node ? node->bytes + MB_FRAME_BYTES : 0;
+
+    for (unsigned tries = 0; link && tries < MB__FIT_TRIES; link = mb__tree_next(link)) {
+        struct hole hole = {.node = MB__TREE_ENTRY(link, struct mb__node, by_size)};
+
+        tries++;
+        if (hole.node->bytes > most)
+            break;
+        if (lane->owner != req->stream && !mb__node_usable(req->stream, hole.node))
+            continue;
+        hole.cost = mb__place((struct mb__range){hole.node->addr, hole.node->bytes}, req->bytes,
+                              &hole.addr);
+        if (!best->node || hole.cost < best->cost)
+            *best = hole;
+    }
+}
+
+static uint64_t fragments(const struct mb__request *req)
+{
+    const struct mb_pool *pool = req->pool;
+    uint64_t bytes = pool->ready.free_bytes - pool->ready.whole_bytes;
+
+    if (req->stream && req->stream->index < pool->lane_count &&
+        pool->lanes[req->stream->index]) {
+        const struct mb__lane *lane = pool->lanes[req->stream->index];
+
+        bytes += lane->free_bytes - lane->whole_bytes;
+    }
+    return bytes;
+}
+
+/* Would the block be better composed of fragments, because there are too many of them? */
+static bool should_compose(const struct mb__request *req, const struct hole *hole)
+{
+    return req->stream && req->bytes >= MB_FRAME_BYTES && hole->node->bytes != req->bytes &&
+           req->dev->config.growth == MB__GROWTH_TIGHT && !req->dev->hw->caps.host_blocking &&
+           fragments(req) > req->pool->heap.total_bytes / MB__FRAGMENT_SHARE;
+}
+
+static enum mb_err take_hole(struct mb__request *req, const struct hole *hole)
+{
+    enum mb_err err;
+
+    if (should_compose(req, hole)) {
+        struct mb__range range = {hole->node->addr, hole->node->bytes};
+
+        err = mb__stitch_if_cheaper(req, mb__place_cost(range, req->bytes, hole->addr));
+        if (err != MB_ERR_NO_MEMORY)
+            return err;
+    }
+    err = mb__heap_prepare(&req->pool->heap, 2);
+    if (err)
+        return err;
+    req->block->pieces =
+        mb__heap_take(&req->pool->heap, hole->node, hole->addr, req->bytes, req->block);
+    req->block->addr = hole->addr;
+    return MB_OK;
+}
+
+static enum mb_err from_holes(struct mb__request *req)
+{
+    struct mb_pool *pool = req->pool;
+    struct hole hole = {0};
+
+    if (req->stream && req->stream->index < pool->lane_count && pool->lanes[req->stream->index])
+        search_lane(req, pool->lanes[req->stream->index], &hole);
+    search_lane(req, &pool->ready, &hole);
+    if (!hole.node && req->ordered && req->stream) {
+        for (uint32_t i = 0; i < pool->lane_count; i++)
+            if (pool->lanes[i] && pool->lanes[i]->free_bytes && pool->follow_events)
+                search_lane(req, pool->lanes[i], &hole);
+        search_lane(req, &pool->apart, &hole);
+    }
+    return hole.node ? take_hole(req, &hole) : MB_ERR_NO_MEMORY;
+}
+
+static enum mb_err from_flushed(struct mb__request *req)
+{
+    return mb__bins_flush(req->dev, req->pool) ? from_holes(req) : MB_ERR_NO_MEMORY;
+}
+
+static enum mb_err composed(struct mb__request *req)
+{
+    return mb__stitch(req);
+}
+
+static enum mb_err from_both(struct mb__request *req)
+{
+    enum mb_err err = from_holes(req);
+
+    return err == MB_ERR_NO_MEMORY ? composed(req) : err;
+}
+
+static enum mb_err finished(struct mb__request *req)
+{
+    bool host = !req->stream;
+
+    if (req->pool->opportunistic || host)
+        mb__promote(req->pool, true);
+    req->ordered = true;
+    return req->dev->config.growth == MB__GROWTH_FAST ? from_holes(req) : from_both(req);
+}
+
+static enum mb_err grown(struct mb__request *req)
+{
+    enum mb_err err = mb__pool_grow(req);
+
+    req->grow_err = err;
+    if (err == MB_ERR_NO_MEMORY || err == MB_ERR_LIMIT)
+        return MB_ERR_NO_MEMORY;
+    return err ? err : from_both(req);
+}
+
+static enum mb_err released(struct mb__request *req)
+{
+    if (req->grow_err == MB_ERR_LIMIT || !mb__release_others(req->dev, req->pool))
+        return MB_ERR_NO_MEMORY;
+    return grown(req);
+}
+
+static enum mb_err retry(struct mb__request *req)
+{
+    enum mb_err err = from_both(req);
+
+    return err == MB_ERR_NO_MEMORY ? grown(req) : err;
+}
+
+static enum mb_err waited(struct mb__request *req)
+{
+    if (!req->stream || !req->pool->internal_deps ||
+        !mb__wait_for_others(req->pool, req->stream))
+        return MB_ERR_NO_MEMORY;
+    return retry(req);
+}
+
+static enum mb_err after_host_wait(struct mb__request *req)
+{
+    enum mb_err err = mb__wait_on_host(req->dev, req->pool);
+
+    if (err) {
+        mb__log(MB_LOG_INFO, "runtime", "host wait for pending frees: %s", mb_error_detail());
+        return MB_ERR_NO_MEMORY;
+    }
+    mb__bins_flush(req->dev, NULL);
+    mb__promote(req->pool, true);
+    err = retry(req);
+    return err == MB_ERR_NO_MEMORY ? released(req) : err;
+}
+
+enum mb_err mb__find_memory(struct mb__request *req)
+{
+    typedef enum mb_err step(struct mb__request *);
+    static step *const tight[] = {from_holes, from_flushed, composed, finished,
+                                  grown,      released,     waited,   after_host_wait};
+    static step *const fast[] = {from_holes, from_flushed, finished, grown,
+                                 composed,   released,     waited,   after_host_wait};
+    step *const *steps = req->dev->config.growth == MB__GROWTH_FAST ? fast : tight;
+    enum mb_err err = MB_ERR_NO_MEMORY;
+
+    for (unsigned i = 0; i < 8 && err == MB_ERR_NO_MEMORY; i++)
+        err = steps[i](req);
+    return err;
+}
+
+/* ------------------------------------------------------------------ malloc */
+
+/* The record is filled, the memory taken: from here on nothing fails. */
+static void publish(struct mb__request *req, uint64_t requested)
+{
+    struct mb__block *block = req->block;
+    struct mb_device *dev = req->dev;
+
+    block->pool = req->pool;
+    block->stream = req->stream;
+    block->bytes = req->bytes;
+    block->requested = requested;
+    block->generation = ++dev->generation;
+    __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);
+    mb__table_put(&dev->table, block->addr, block);
+    mb__account(req->pool, 1, (int64_t)requested, (int64_t)req->bytes);
+    mb__note_frames(dev);
+    dev->counters.mallocs++;
+}
+
+static enum mb_err malloc_locked(struct mb_device *dev, struct mb_pool *pool, uint64_t requested,
+                                 bool host, mb_stream native, struct mb__block **out)
+{
+    struct mb__request req = {.dev = dev, .pool = pool};
+    enum mb_err err = MB_OK;
+
+    if (requested > dev->hw->caps.total_bytes) {
+        dev->counters.failed_requests++;
+        return mb__fail(MB_ERR_NO_MEMORY,
+                        "%llu bytes were asked for, the device has %llu in all; ask for less",
+                        (unsigned long long)requested,
+                        (unsigned long long)dev->hw->caps.total_bytes);
+    }
+    if (!host)
+        err = mb__stream_get(dev, native, &req.stream);
+    if (!err)
+        err = mb__table_prepare(&dev->table);
+    if (!err)
+        err = block_new(dev, &req.block);
+    if (err)
+        return err;
+    req.block->zone_bytes = mb__debug_zone(dev);
+    req.bytes = mb__round(requested) + 2 * req.block->zone_bytes;
+    mb__fold(pool);
+    err = mb__find_memory(&req);
+    if (err) {
+        block_drop(dev, req.block);
+        dev->counters.failed_requests++;
+        return err == MB_ERR_NO_MEMORY ? mb__oom_report(&req, requested, err) : err;
+    }
+    req.block->addr += req.block->zone_bytes;
+    publish(&req, requested);
+    if (req.stream)
+        mb__bins_learn_stream(dev, req.stream);
+    *out = req.block;
+    return MB_OK;
+}
+
+enum mb_err mb__malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t requested, bool host,
+                       mb_stream native, void **out)
+{
+    struct mb__block *block = NULL;
+    uint64_t start, ns;
+    enum mb_err err;
+
+    start = mb__now_ns();
+    mb__lock(&dev->lock);
+    err = malloc_locked(dev, pool, requested, host, native, &block);
+    if (!err) {
+        err = mb__debug_on_malloc(dev, block);
+        *out = (void *)(uintptr_t)block->addr;
+    }
+    ns = mb__now_ns() - start;
+    if (ns > dev->counters.malloc_max_ns)
+        dev->counters.malloc_max_ns = ns;
+    mb__unlock(&dev->lock);
+    return err;
+}
+
+/* ------------------------------------------------------------------ free */
+
+void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb__stream *stream,
+                      uint64_t ticket)
+{
+    struct mb_pool *pool = block->pool;
+    struct mb__order *order = stream ? block->uses : NULL;
+    struct mb__lane *lane = &pool->ready;
+
+    if (order)
+        lane = &pool->apart; /* `order` names the stream of the free too */
+    else if (stream)
+        lane = pool->lanes[stream->index]; /* made when the block was freed */
+    if (stream && ticket > stream->freed)
+        stream->freed = ticket;
+    if (block->window) {
+        mb__window_cache(pool, block->window, stream, ticket, order);
+        pool->stitched_live--;
+    }
+    for (struct mb__node *node = block->pieces, *next; node; node = next) {
+        next = node->piece_next;
+        mb__heap_give(&pool->heap, node, lane, ticket, order);
+    }
+    block_drop(dev, block);
+}
+
+void mb__block_unpin(struct mb_device *dev, struct mb__block *block)
+{
+    if (--block->pins || block->state != MB__BLOCK_PINNED)
+        return;
+    mb__block_return(dev, block, block->stream, block->ticket);
+}
+
+enum mb_err mb__bad_pointer(struct mb_device *dev, const void *ptr, const char *call)
+{
+    uint64_t addr = (uint64_t)(uintptr_t)ptr;
+    struct mb__block *block;
+
+    if (dev->recent[(addr >> 9) % MB__RECENT] == addr)
+        return mb__fail(MB_ERR_DOUBLE_FREE,
+                        "%s(%p): the block was freed before; free each block once", call, ptr);
+    block = mb__block_holding(dev, addr);
+    if (block)
+        return mb__fail(MB_ERR_NOT_FOUND,
+                        "%s(%p): the address lies 0x%llx bytes inside the block at 0x%llx of %llu "
+                        "bytes; pass the address that malloc gave",
+                        call, ptr, (unsigned long long)(addr - block->addr),
+                        (unsigned long long)block->addr, (unsigned long long)block->requested);
+    return mb__fail(MB_ERR_NOT_FOUND, "%s(%p): no block of this device starts there", call, ptr);
+}
+
+struct mb__block *mb__block_holding(struct mb_device *dev, uint64_t addr)
+{
+    struct mb__block *block = mb__window_block(dev, addr);
+
+    for (struct mb_pool *pool = dev->pools; pool && !block; pool = pool->next) {
+        struct mb__node *node = mb__heap_find(&pool->heap, addr);
+
+        if (node && !node->lane && node->block && !((struct mb__block *)node->block)->window)
+            block = node->block;
+    }
+    if (block && __atomic_load_n(&block->state, __ATOMIC_RELAXED) != MB__BLOCK_LIVE)
+        return NULL;
+    return block;
+}
+
+/* What may fail in a free: the lane, and the joint order of a block that several streams used. Tickets of
+ * the other streams are those open at the free. */
+static enum mb_err prepare_free(struct mb__block *block, struct mb__stream *stream,
+                                struct mb__order **order)
+{
+    struct mb__lane *lane;
+
+    *order = NULL;
+    if (block->uses && stream) {
+        *order = mb__order_new(block->uses, stream, 0);
+        if (!*order)
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
+        (*order)->refs = 1;
+        for (unsigned i = 0; i < (*order)->count; i++) {
+            struct mb__order_point *point = &(*order)->points[i];
+            struct mb__stream *user = point->stream;
+
+            point->ticket = mb__stream_ticket(user);
+            if (point->ticket > user->freed)
+                user->freed = point->ticket;
+        }
+    }
+    return mb__pool_lane(block->pool, stream, &lane);
+}
+
+/* Out of the caller's hands; the bytes go back unless aliases of them live. */
+static void unpublish(struct mb_device *dev, struct mb__block *block, struct mb__stream *stream,
+                      struct mb__order *order)
+{
+    dev->recent[(block->addr >> 9) % MB__RECENT] = block->addr;
+    dev->counters.frees++;
+    mb__fold(block->pool);
+    mb__account(block->pool, -1, -(int64_t)block->requested, -(int64_t)block->bytes);
+    mb__table_del(&dev->table, block->addr);
+    mb__order_unref(block->uses);
+    block->uses = order;
+    block->stream = stream;
+    block->ticket = stream ? mb__stream_ticket(stream) : 0;
+    if (!block->pins)
+        mb__block_return(dev, block, stream, block->ticket);
+}
+
+static enum mb_err free_locked(struct mb_device *dev, void *ptr, bool host, mb_stream native)
+{
+    struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
+    const char *call = host ? "mb_free" : "mb_free_async";
+    struct mb__stream *stream = NULL;
+    struct mb__order *order;
+    uint32_t live = MB__BLOCK_LIVE;
+    enum mb_err err = MB_OK;
+
+    if (!block)
+        return mb__bad_pointer(dev, ptr, call);
+    if (!host)
+        err = mb__stream_get(dev, native, &stream);
+    if (err)
+        return err;
+    /* From here on no other free of the block gets in; a failure puts the state back. */
+    if (!__atomic_compare_exchange_n(&block->state, &live, MB__BLOCK_PINNED, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return mb__fail(MB_ERR_DOUBLE_FREE,
+                        "%s(%p): the block was freed before; free each block once", call, ptr);
+    err = prepare_free(block, stream, &order);
+    if (!err)
+        err = mb__debug_on_free(dev, block, stream);
+    if (err) {
+        mb__order_unref(order);
+        __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);
+        return err;
+    }
+    unpublish(dev, block, stream, order);
+    if (stream)
+        mb__bins_learn_stream(dev, stream);
+    return MB_OK;
+}
+
+enum mb_err mb__free(struct mb_device *dev, void *ptr, bool host, mb_stream native)
+{
+    uint64_t start = mb__now_ns(), ns;
+    enum mb_err err;
+
+    mb__lock(&dev->lock);
+    err = free_locked(dev, ptr, host, native);
+    mb__zombies_poll(dev);
+    ns = mb__now_ns() - start;
+    if (ns > dev->counters.free_max_ns)
+        dev->counters.free_max_ns = ns;
+    mb__unlock(&dev->lock);
+    return err;
+}
+
+enum mb_err mb__record_stream(struct mb_device *dev, void *ptr, mb_stream native)
+{
+    struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
+    struct mb__stream *stream;
+    struct mb__order *uses;
+    enum mb_err err = mb__stream_get(dev, native, &stream);
+
+    if (err)
+        return err;
+    if (!block || block->state != MB__BLOCK_LIVE)
+        return mb__bad_pointer(dev, ptr, "mb_record_stream");
+    for (unsigned i = 0; block->uses && i < block->uses->count; i++)
+        if (block->uses->points[i].stream == stream)
+            return MB_OK;
+    uses = mb__order_new(block->uses, stream, 0);
+    if (!uses)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
+    uses->refs = 1;
+    mb__order_unref(block->uses);
+    block->uses = uses;
+    return MB_OK;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The warm path: blocks of one size, pool and stream, kept ready where a thread freed them last.
+ *
+ * A shard is a small set-associative cache of bins. Threads are dealt over the shards in turn, so threads
+ * up to their number do not meet. malloc_async finds its bin and pops; free_async looks the block up
+ * (lock-free) and pushes. No tree, no device call, no device-wide lock.
+ *
+ * Locking: a shard's spin lock, held for a few dozen instructions; nothing is called under it.
+ * Trade-offs: binned bytes are invisible to best fit. So they are bounded, and all bins go back to the heap
+ * before a block is composed of pieces or the pool grows: at the peak they hold nothing.
+ */
+#include <sched.h>
+
+#include "base/clock.h"
+#include "runtime/runtime.h"
+
+enum {
+    BIN_BLOCKS_MAX = 256, /* blocks in one bin */
+    SPINS = 64,           /* before a waiting thread yields */
+};
+
+/* Threads take the next number at their first call. Initial-exec: the access is one instruction; the
+ * four bytes fit the reserve that loaders keep for libraries opened late. */
+static _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
+static unsigned thread_count; /* atomic */
+
+static unsigned my_shard(void)
+{
+    if (!thread_number)
+        thread_number = __atomic_add_fetch(&thread_count, 1, __ATOMIC_RELAXED);
+    return (thread_number - 1) % MB__SHARDS;
+}
+
+unsigned mb__shards_active(void)
+{
+    unsigned count = __atomic_load_n(&thread_count, __ATOMIC_RELAXED);
+
+    return count < MB__SHARDS ? count : MB__SHARDS;
+}
+
+void mb__shard_lock(struct mb__shard *shard)
+{
+    unsigned spins = 0;
+
+    while (__atomic_exchange_n(&shard->lock, 1, __ATOMIC_ACQUIRE)) {
+        while (__atomic_load_n(&shard->lock, __ATOMIC_RELAXED)) {
+            if (++spins % SPINS == 0)
+                sched_yield();
+        }
+    }
+}
+
+void mb__shard_unlock(struct mb__shard *shard)
+{
+    __atomic_store_n(&shard->lock, 0, __ATOMIC_RELEASE);
+}
+
+uint64_t mb__sample_start(struct mb_device *dev)
+{
+    struct mb__shard *shard = &dev->shards[my_shard()];
+    uint32_t calls = __atomic_load_n(&shard->calls, __ATOMIC_RELAXED);
+
+    __atomic_store_n(&shard->calls, calls + 1, __ATOMIC_RELAXED);
+    return calls % MB__SAMPLE ? 0 : mb__now_ns();
+}
+
+static size_t mix_pointer(const void *pointer)
+{
+    return (size_t)((uintptr_t)pointer * 0x9e3779b97f4a7c15u >> 40);
+}
+
+/* NULL: not in the shard's cache; the slow path puts it there. */
+static struct mb__stream *cached_stream(const struct mb__shard *shard, mb_stream native)
+{
+    size_t i = mix_pointer(native) % MB__STREAM_SLOTS;
+
+    return shard->streams[i].stream && shard->streams[i].native == native ? shard->streams[i].stream
+                                                                          : NULL;
+}
+
+static void cache_stream(struct mb__shard *shard, struct mb__stream *stream)
+{
+    size_t i = mix_pointer(stream->native) % MB__STREAM_SLOTS;
+
+    shard->streams[i].native = stream->native;
+    shard->streams[i].stream = stream;
+}
+
+static struct mb__bin *set_of(struct mb__shard *shard, const struct mb_pool *pool,
+                              const struct mb__stream *stream, uint64_t bytes)
+{
+    uint64_t key = bytes ^ (uintptr_t)pool << 20 ^ (uintptr_t)stream << 7;
+
+    return shard->bins[(key * 0x9e3779b97f4a7c15u) >> 58];
+}
+
+static struct mb__bin *find_bin(struct mb__shard *shard, const struct mb_pool *pool,
+                                const struct mb__stream *stream, uint64_t bytes)
+{
+    struct mb__bin *set = set_of(shard, pool, stream, bytes);
+
+    for (unsigned i = 0; i < MB__BIN_WAYS; i++)
+        if (set[i].bytes == bytes && set[i].stream == stream && set[i].pool == pool)
+            return &set[i];
+    return NULL;
+}
+
+/* An empty bin for the key, or NULL when all ways hold blocks. */
+static struct mb__bin *claim_bin(struct mb__shard *shard, struct mb_pool *pool,
+                                 struct mb__stream *stream, uint64_t bytes)
+{
+    struct mb__bin *set = set_of(shard, pool, stream, bytes), *oldest = NULL;
+
+    for (unsigned i = 0; i < MB__BIN_WAYS; i++)
+        if (!set[i].head && (!oldest || shard->clock - set[i].used_at > shard->clock - oldest->used_at))
+            oldest = &set[i];
+    if (oldest)
+        *oldest = (struct mb__bin){.pool = pool, .stream = stream, .bytes = bytes};
+    return oldest;
+}
+
+static void account_malloc(struct mb__account *account, uint64_t requested, uint64_t bytes)
+{
+    account->blocks++;
+    account->requested += (int64_t)requested;
+    account->allocated += (int64_t)bytes;
+    if (account->requested > account->requested_high)
+        account->requested_high = account->requested;
+    if (account->allocated > account->allocated_high)
+        account->allocated_high = account->allocated;
+    account->mallocs++;
+}
+
+static void account_free(struct mb__account *account, uint64_t requested, uint64_t bytes)
+{
+    account->blocks--;
+    account->requested -= (int64_t)requested;
+    account->allocated -= (int64_t)bytes;
+    account->frees++;
+}
+
+bool mb__bins_malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t requested, bool host,
+                     mb_stream native, void **out)
+{
+    unsigned index = my_shard();
+    struct mb__shard *shard = &dev->shards[index];
+    uint64_t bytes = mb__round(requested);
+    struct mb__stream *stream = NULL;
+    struct mb__block *block = NULL;
+    struct mb__bin *bin;
+
+    if (!dev->use_bins)
+        return false;
+    mb__shard_lock(shard);
+    if (!host)
+        stream = cached_stream(shard, native);
+    bin = host || stream ? find_bin(shard, pool, stream, bytes) : NULL;
+    if (bin && bin->head) {
+        block = bin->head;
+        bin->head = block->next;
+        bin->count--;
+        bin->used_at = shard->clock++;
+        shard->bytes -= bytes;
+        block->requested = requested;
+        __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELAXED);
+        account_malloc(&pool->accounts[index], requested, bytes);
+        *out = (void *)(uintptr_t)block->addr;
+    }
+    mb__shard_unlock(shard);
+    return block != NULL;
+}
+
+/* The block is ours: its state was exchanged. false: no room. */
+static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__block *block,
+                 struct mb__stream *stream, unsigned index)
+{
+    struct mb__bin *bin;
+
+    if (shard->bytes + block->bytes > dev->bin_bytes)
+        return false;
+    bin = find_bin(shard, block->pool, stream, block->bytes);
+    if (!bin)
+        bin = claim_bin(shard, block->pool, stream, block->bytes);
+    if (!bin || bin->count >= BIN_BLOCKS_MAX)
+        return false;
+    block->next = bin->head;
+    block->ticket = stream ? mb__stream_ticket(stream) : 0;
+    block->stream = stream;
+    bin->head = block;
+    bin->count++;
+    bin->used_at = shard->clock++;
+    shard->bytes += block->bytes;
+    account_free(&block->pool->accounts[index], block->requested, block->bytes);
+    return true;
+}
+
+bool mb__bins_free(struct mb_device *dev, struct mb__block *block, bool host, mb_stream native)
+{
+    unsigned index = my_shard();
+    struct mb__shard *shard = &dev->shards[index];
+    struct mb__stream *stream = NULL;
+    bool served = false;
+
+    if (!dev->use_bins || block->uses || block->pins)
+        return false;
+    mb__shard_lock(shard);
+    if (!host)
+        stream = cached_stream(shard, native);
+    if (host || stream) {
+        uint32_t live = MB__BLOCK_LIVE;
+
+        /* Two frees of one block on different shards: one wins. */
+        if (__atomic_compare_exchange_n(&block->state, &live, MB__BLOCK_BINNED, false,
+                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+            served = push(dev, shard, block, stream, index);
+            if (!served)
+                __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);
+        }
+    }
+    mb__shard_unlock(shard);
+    return served;
+}
+
+void mb__bins_learn_stream(struct mb_device *dev, struct mb__stream *stream)
+{
+    struct mb__shard *shard = &dev->shards[my_shard()];
+    struct mb__lane *lane;
+
+    /* A flush finds the lane of whatever stands in the bins. */
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
+        if (mb__pool_lane(pool, stream, &lane))
+            return;
+    mb__shard_lock(shard);
+    cache_stream(shard, stream);
+    mb__shard_unlock(shard);
+}
+
+void mb__bins_forget_stream(struct mb_device *dev, const struct mb__stream *stream)
+{
+    for (unsigned s = 0; s < MB__SHARDS; s++) {
+        struct mb__shard *shard = &dev->shards[s];
+
+        mb__shard_lock(shard);
+        for (unsigned i = 0; i < MB__STREAM_SLOTS; i++)
+            if (shard->streams[i].stream == stream)
+                shard->streams[i].stream = NULL;
+        mb__shard_unlock(shard);
+    }
+}
+
+/* Empties the bins of one shard into a list. */
+static struct mb__block *drain_shard(struct mb__shard *shard, const struct mb_pool *pool)
+{
+    struct mb__bin *bin = &shard->bins[0][0], *end = bin + MB__BIN_SETS * MB__BIN_WAYS;
+    struct mb__block *list = NULL;
+
+    mb__shard_lock(shard);
+    for (; shard->bytes && bin < end; bin++) {
+        if (!bin->head || (pool && bin->pool != pool))
+            continue;
+        shard->bytes -= bin->bytes * bin->count;
+        while (bin->head) {
+            struct mb__block *block = bin->head;
+
+            bin->head = block->next;
+            block->next = list;
+            list = block;
+        }
+        bin->count = 0;
+    }
+    mb__shard_unlock(shard);
+    return list;
+}
+
+bool mb__bins_flush(struct mb_device *dev, const struct mb_pool *pool)
+{
+    bool any = false;
+
+    for (unsigned s = 0; s < mb__shards_active(); s++) {
+        struct mb__block *list = drain_shard(&dev->shards[s], pool);
+
+        while (list) {
+            struct mb__block *block = list;
+
+            list = block->next;
+            dev->recent[(block->addr >> 9) % MB__RECENT] = block->addr;
+            mb__table_del(&dev->table, block->addr);
+            mb__block_return(dev, block, block->stream, block->ticket);
+            any = true;
+        }
+    }
+    return any;
+}
+
+uint64_t mb__bins_bytes(struct mb_device *dev, const struct mb_pool *pool)
+{
+    uint64_t bytes = 0;
+
+    for (unsigned s = 0; s < mb__shards_active(); s++) {
+        struct mb__shard *shard = &dev->shards[s];
+        const struct mb__bin *bin = &shard->bins[0][0], *end = bin + MB__BIN_SETS * MB__BIN_WAYS;
+
+        mb__shard_lock(shard);
+        for (; bin < end; bin++)
+            if (!pool || bin->pool == pool)
+                bytes += bin->bytes * bin->count;
+        mb__shard_unlock(shard);
+    }
+    return bytes;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Opening and closing a device.
+ *
+ * A device's shell is never freed, only reused: a call on a closed device finds the magic gone instead of
+ * foreign memory.
+ *
+ * Fork: the child owns no GPU. A handler marks it, and every call fails from then on; nothing is closed
+ * there, since that would touch what the parent still uses.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "runtime/debug.h"
+#include "runtime/runtime.h"
+#include "runtime/vmm.h"
+
+static pthread_mutex_t shells_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mb_device *shells; /* closed ones; shells_lock */
+static bool in_fork;             /* set in the child, which has one thread then */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void mark_child(void)
+{
+    in_fork = true;
+}
+
+static void watch_forks(void)
+{
+    pthread_atfork(NULL, NULL, mark_child);
+}
+
+bool mb__in_fork(void)
+{
+    return in_fork;
+}
+
+bool mb__device_is_open(const struct mb_device *dev)
+{
+    return dev && __atomic_load_n(&dev->magic, __ATOMIC_ACQUIRE) == MB__DEVICE_MAGIC;
+}
+
+/* A shell with nothing set but its lock. */
+static struct mb_device *shell_get(void)
+{
+    struct mb_device *dev;
+
+    pthread_once(&fork_once, watch_forks);
+    pthread_mutex_lock(&shells_lock);
+    dev = shells;
+    if (dev)
+        shells = dev->next_shell;
+    pthread_mutex_unlock(&shells_lock);
+    if (!dev) {
+        dev = calloc(1, sizeof(*dev));
+        if (dev && mb__lock_init(&dev->lock, "device", MB_RANK_RUNTIME)) {
+            free(dev);
+            dev = NULL;
+        }
+    }
+    return dev;
+}
+
+static void shell_put(struct mb_device *dev)
+{
+    struct mb_lock lock = dev->lock;
+
+    memset((char *)dev + sizeof(dev->magic), 0, sizeof(*dev) - sizeof(dev->magic));
+    dev->lock = lock;
+    pthread_mutex_lock(&shells_lock);
+    dev->next_shell = shells;
+    shells = dev;
+    pthread_mutex_unlock(&shells_lock);
+}
+
+/* The backend asked for, or the first that opens. */
+static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *config)
+{
+    enum mb_err err = MB_ERR_NO_DEVICE, first = MB_OK;
+
+    for (unsigned i = 0; i < mb__hw_backend_count; i++) {
+        const struct mb_hw_backend *backend = &mb__hw_backends[i];
+        struct mb_backend_info info = {0};
+
+        if (config->backend && strcmp(config->backend, backend->name))
+            continue;
+        backend->describe(config->hw.ordinal, &info);
+        if (!info.available && !config->backend) {
+            mb__log(MB_LOG_INFO, "runtime", "%s: %s", backend->name, info.reason);
+            continue;
+        }
+        err = backend->open(&config->hw, &dev->hw);
+        if (!err) {
+            dev->backend = backend;
+            return MB_OK;
+        }
+        mb__log(MB_LOG_WARN, "runtime", "%s: %s", backend->name, mb_error_detail());
+        first = first ? first : err;
+    }
+    if (!first)
+        return mb__fail(MB_ERR_NO_DEVICE, "no backend %s in this build that could be opened",
+                        config->backend ? config->backend : "was found");
+    return first;
+}
+
+/* The runtime's own stream and the default pool. */
+static enum mb_err open_parts(struct mb_device *dev)
+{
+    mb_stream native;
+    enum mb_err err = dev->hw->ops->stream_create(dev->hw, &native);
+
+    if (err)
+        return err;
+    err = mb__stream_new(dev, native, &dev->own);
+    if (err) {
+        (void)dev->hw->ops->stream_destroy(dev->hw, native);
+        return err;
+    }
+    dev->own->created = true;
+    err = mb__pool_new(dev, &dev->default_pool);
+    if (!err)
+        err = mb__vmm_new(dev);
+    if (err)
+        return err;
+    dev->default_pool->release_threshold = dev->config.release_threshold;
+    mb__note_held(dev);
+    return MB_OK;
+}
+
+static void set_bounds(struct mb_device *dev)
+{
+    uint64_t total = dev->hw->caps.total_bytes;
+
+    if (!dev->config.bin_bytes)
+        dev->config.bin_bytes = total / 64;
+    if (!dev->config.window_bytes)
+        dev->config.window_bytes = total;
+    dev->bin_bytes = dev->config.bin_bytes;
+    /* Checks look at every block when it changes hands, which bins would hide. */
+    dev->use_bins = !dev->config.no_bins && !(dev->config.checks & ~(unsigned)MB__CHECK_LEAKS);
+}
+
+/* Host records only; backend and vm are gone or were never there. */
+static void free_records(struct mb_device *dev)
+{
+    mb__windows_fini(dev);
+    mb__pools_fini(dev);
+    mb__table_fini(&dev->table);
+    for (size_t i = 0; i < dev->block_chunks.count; i++)
+        free(dev->block_chunks.data[i]);
+    MB_VEC_FREE(&dev->block_chunks);
+    MB_VEC_FREE(&dev->ranges);
+    MB_VEC_FREE(&dev->pieces);
+    MB_VEC_FREE(&dev->pfns);
+    free(dev->shards);
+    shell_put(dev);
+}
+
+/* Everything after the backend, in reverse. */
+static void close_parts(struct mb_device *dev)
+{
+    mb__vmm_fini(dev);
+    mb__events_fini(dev);
+    mb__streams_fini(dev);
+    mb__vm_close(dev->vm);
+}
+
+enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **out)
+{
+    struct mb_device *dev = shell_get();
+    enum mb_err err;
+
+    if (!dev)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a device");
+    dev->config = *config;
+    dev->shards = calloc(MB__SHARDS, sizeof(*dev->shards));
+    if (!dev->shards) {
+        err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the warm path");
+        goto undo_shell;
+    }
+    err = open_backend(dev, config);
+    if (err)
+        goto undo_shell;
+    set_bounds(dev);
+    err = mb__vm_open(dev->hw, &config->vm, &dev->vm);
+    if (err)
+        goto undo_hw;
+    err = open_parts(dev);
+    if (err)
+        goto undo_parts;
+    __atomic_store_n(&dev->magic, MB__DEVICE_MAGIC, __ATOMIC_RELEASE);
+    *out = dev;
+    return MB_OK;
+undo_parts:
+    close_parts(dev);
+undo_hw:
+    dev->hw->ops->close(dev->hw);
+undo_shell:
+    free_records(dev);
+    return err;
+}
+
+void mb__device_close(struct mb_device *dev)
+{
+    __atomic_store_n(&dev->magic, 0, __ATOMIC_RELEASE);
+    (void)dev->hw->ops->device_sync(dev->hw);
+    mb__lock(&dev->lock);
+    mb__debug_leaks(dev);
+    mb__unlock(&dev->lock);
+    close_parts(dev);
+    dev->hw->ops->close(dev->hw);
+    free_records(dev);
+}
+
+enum mb_err mb__device_sync(struct mb_device *dev)
+{
+    MB_VEC(uint64_t) tickets = {0};
+    enum mb_err err;
+
+    mb__lock(&dev->lock);
+    for (size_t i = 0; i < dev->streams.count; i++) {
+        uint64_t ticket = dev->streams.data[i]->ticket;
+
+        if (!MB_VEC_PUSH(&tickets, ticket))
+            break;
+        __atomic_store_n(&dev->streams.data[i]->ticket, ticket + 1, __ATOMIC_RELAXED);
+    }
+    mb__unlock(&dev->lock);
+    err = dev->hw->ops->device_sync(dev->hw);
+    mb__lock(&dev->lock);
+    for (size_t i = 0; !err && i < tickets.count; i++)
+        if (tickets.data[i] > dev->streams.data[i]->done)
+            dev->streams.data[i]->done = tickets.data[i];
+    if (!err) {
+        mb__vm_poll(dev->vm);
+        mb__zombies_poll(dev);
+        mb__pools_after_sync(dev);
+    }
+    mb__unlock(&dev->lock);
+    MB_VEC_FREE(&tickets);
+    return err;
+}

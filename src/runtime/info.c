@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT */
+/* What an address is, and device work on it. Locking: the device's lock. */
+#include "runtime/info.h"
+
+#include "base/err.h"
+#include "runtime/debug.h"
+#include "runtime/vmm.h"
+
+#define FRAME MB_FRAME_BYTES
+
+/* Looks at every frame under the block: largest reference count, and whether they follow each other. */
+static void look_at_frames(struct mb_device *dev, const struct mb__block *block,
+                           struct mb_pointer_info *out)
+{
+    uint64_t at = block->addr & ~(FRAME - 1), end = block->addr + block->bytes - block->zone_bytes;
+    mb_pfn before = MB_NO_PFN;
+    uint32_t most = 0;
+
+    for (; at < end; at += FRAME) {
+        mb_pfn pfn = mb__vm_lookup(dev->vm, mb__va(at));
+        uint32_t refs = mb__pfn_refs(dev->vm, pfn);
+
+        most = refs > most ? refs : most;
+        if (!mb__pfn_eq(before, MB_NO_PFN) && pfn.n != before.n + MB_FRAME_PFNS)
+            out->stitched = true;
+        before = pfn;
+    }
+    out->aliases_high = most;
+}
+
+enum mb_err mb__pointer_info(struct mb_device *dev, const void *ptr, struct mb_pointer_info *out)
+{
+    uint64_t addr = (uint64_t)(uintptr_t)ptr;
+    const struct mb__block *block;
+
+    if (mb__vmm_info(dev, addr, out))
+        return MB_OK;
+    block = mb__block_holding(dev, addr);
+    if (!block)
+        return mb__fail(MB_ERR_NOT_FOUND, "%p lies in no live block and no mapping of this device",
+                        ptr);
+    *out = (struct mb_pointer_info){
+        .base = (void *)(uintptr_t)block->addr,
+        .bytes = block->requested,
+        .generation = block->generation,
+        .driver_visible = !block->window && dev->hw->caps.home_by_driver,
+    };
+    look_at_frames(dev, block, out);
+    return MB_OK;
+}
+
+enum mb_err mb__device_fill(struct mb_device *dev, void *va, uint64_t bytes, uint64_t seed,
+                            mb_stream native)
+{
+    struct mb__stream *stream;
+    enum mb_err err = mb__stream_get(dev, native, &stream);
+
+    if (!err)
+        err = mb__debug_range(dev, va, bytes, "mb_fill_async");
+    if (err)
+        return err;
+    return dev->hw->ops->fill(dev->hw, stream->hw, mb__va((uint64_t)(uintptr_t)va), bytes, seed);
+}
+
+enum mb_err mb__device_verify(struct mb_device *dev, const void *va, uint64_t bytes, uint64_t seed,
+                              mb_stream native)
+{
+    struct mb__stream *stream;
+    enum mb_err err = mb__stream_get(dev, native, &stream);
+
+    if (!err)
+        err = mb__debug_range(dev, va, bytes, "mb_verify_async");
+    if (err)
+        return err;
+    return dev->hw->ops->verify(dev->hw, stream->hw, mb__va((uint64_t)(uintptr_t)va), bytes, seed);
+}
+
+enum mb_err mb__device_copy(struct mb_device *dev, void *dst, const void *src, uint64_t bytes,
+                            mb_stream native)
+{
+    struct mb__stream *stream;
+    enum mb_err err = mb__stream_get(dev, native, &stream);
+
+    if (!err)
+        err = mb__debug_range(dev, dst, bytes, "mb_copy_async");
+    if (!err)
+        err = mb__debug_range(dev, src, bytes, "mb_copy_async");
+    if (err)
+        return err;
+    return dev->hw->ops->copy(dev->hw, stream->hw, mb__va((uint64_t)(uintptr_t)dst),
+                              mb__va((uint64_t)(uintptr_t)src), bytes);
+}

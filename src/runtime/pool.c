@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Pools: each has a heap of frames of its own, with limits and reuse policies as in CUDA's memory pools.
+ *
+ * A pool takes frames from vm when what it holds does not suffice, and then exactly what is missing, up to
+ * the backend's smallest sensible slab. It keeps them until it is trimmed, or until a synchronize finds it
+ * above its release threshold, or until another pool is about to fail.
+ *
+ * Locking: the device's lock.
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/log.h"
+#include "runtime/debug.h"
+#include "runtime/runtime.h"
+
+#define FRAME MB_FRAME_BYTES
+
+/* The record stays with the device, so that a stale handle is seen. */
+static void pool_discard(struct mb_pool *pool)
+{
+    mb__heap_fini(&pool->heap);
+    for (uint32_t i = 0; i < pool->lane_count; i++)
+        free(pool->lanes[i]);
+    free(pool->lanes);
+    pool->next = pool->dev->spare_pools;
+    pool->dev->spare_pools = pool;
+}
+
+enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
+{
+    struct mb_pool *pool = dev->spare_pools;
+
+    if (pool)
+        dev->spare_pools = pool->next;
+    else
+        pool = malloc(sizeof(*pool));
+    if (!pool)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a pool");
+    memset(pool, 0, sizeof(*pool));
+    pool->dev = dev;
+    pool->id = ++dev->next_pool_id;
+    mb__heap_init(&pool->heap);
+    pool->apart.apart = true;
+    pool->release_threshold = UINT64_MAX;
+    pool->follow_events = pool->opportunistic = pool->internal_deps = true;
+    for (size_t i = 0; i < dev->streams.count; i++) {
+        struct mb__lane *lane;
+        enum mb_err err = mb__pool_lane(pool, dev->streams.data[i], &lane);
+
+        if (err) {
+            pool_discard(pool);
+            return err;
+        }
+    }
+    pool->next = dev->pools;
+    if (pool->next)
+        pool->next->prev = pool;
+    dev->pools = pool;
+    __atomic_store_n(&pool->magic, MB__POOL_MAGIC, __ATOMIC_RELEASE);
+    *out = pool;
+    return MB_OK;
+}
+
+bool mb__pool_is_open(const struct mb_pool *pool)
+{
+    return pool && __atomic_load_n(&pool->magic, __ATOMIC_ACQUIRE) == MB__POOL_MAGIC;
+}
+
+static void pool_retire(struct mb_pool *pool)
+{
+    __atomic_store_n(&pool->magic, 0, __ATOMIC_RELEASE);
+    if (pool->prev)
+        pool->prev->next = pool->next;
+    else
+        pool->dev->pools = pool->next;
+    if (pool->next)
+        pool->next->prev = pool->prev;
+    pool_discard(pool);
+}
+
+void mb__pools_fini(struct mb_device *dev)
+{
+    while (dev->pools)
+        pool_retire(dev->pools);
+    while (dev->spare_pools) {
+        struct mb_pool *pool = dev->spare_pools;
+
+        dev->spare_pools = pool->next;
+        free(pool);
+    }
+}
+
+/* ------------------------------------------------------------------ growth */
+
+static uint64_t round_up(uint64_t value, uint64_t step)
+{
+    return step ? (value + step - 1) / step * step : value;
+}
+
+/* Takes frames from vm into the ready lane. */
+static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes)
+{
+    uint32_t frames = (uint32_t)(bytes / FRAME);
+    unsigned count = 0;
+    struct mb_run *runs = malloc(frames * sizeof(*runs));
+    enum mb_err err;
+
+    if (!runs)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %u runs", frames);
+    err = mb__heap_prepare(&pool->heap, frames);
+    if (!err)
+        err = mb__alloc_pfn(pool->dev->vm, pool->id, frames, MB_PFN_NEAR_HIGH, runs, frames, &count);
+    for (unsigned i = 0; !err && i < count; i++) {
+        mb__heap_add(&pool->heap, &pool->ready, runs[i].home.addr, runs[i].frames * FRAME);
+        if (mb__debug_poison(pool->dev, runs[i].home.addr, runs[i].frames * FRAME, NULL))
+            mb__log(MB_LOG_WARN, "runtime", "poison: %s", mb_error_detail());
+    }
+    free(runs);
+    return err ? err : mb__debug_settle(pool->dev);
+}
+
+enum mb_err mb__pool_grow(struct mb__request *req)
+{
+    struct mb_pool *pool = req->pool;
+    struct mb_device *dev = req->dev;
+    uint64_t exact = round_up(req->missing_bytes ? req->missing_bytes : req->bytes, FRAME);
+    uint64_t rounded = round_up(exact, dev->hw->caps.slab_step_bytes);
+    enum mb_err err;
+
+    if (dev->config.growth == MB__GROWTH_FAST)
+        rounded = round_up(req->bytes, 16 * FRAME);
+    if (pool->limit_bytes && pool->heap.total_bytes + rounded > pool->limit_bytes)
+        rounded = exact;
+    if (pool->limit_bytes && pool->heap.total_bytes + exact > pool->limit_bytes)
+        return mb__fail(MB_ERR_LIMIT,
+                        "the pool holds %" PRIu64 " bytes and may hold %" PRIu64 "; %" PRIu64
+                        " more are needed; raise MB_POOL_LIMIT or free something",
+                        pool->heap.total_bytes, pool->limit_bytes, exact);
+    err = acquire(pool, rounded);
+    if (err && err != MB_ERR_HOST_MEMORY && rounded > exact)
+        err = acquire(pool, exact);
+    if (!err) {
+        dev->counters.grows++;
+        mb__note_held(dev);
+    }
+    return err;
+}
+
+/* ------------------------------------------------------------------ giving frames back */
+
+/* Gives up to *bytes of whole free frames of one node to vm. Whoever may still use them is named by a
+ * fence, so the frames drain. */
+static bool release_node(struct mb_pool *pool, struct mb__node *node,
+                         const struct mb_hw_fence *fences, unsigned count, uint64_t *bytes)
+{
+    uint64_t first = (node->addr + FRAME - 1) & ~(FRAME - 1);
+    uint64_t last = (node->addr + node->bytes) & ~(FRAME - 1);
+    struct mb_run run;
+    enum mb_err err;
+
+    if (last <= first || mb__heap_prepare(&pool->heap, 1))
+        return false;
+    if (last - first > *bytes)
+        first = last - round_up(*bytes, FRAME);
+    run.home = mb__va(first);
+    run.pfn = mb__home_pfn(pool->dev->vm, run.home);
+    run.frames = (uint32_t)((last - first) / FRAME);
+    err = mb__free_pfn(pool->dev->vm, pool->id, run, fences, count);
+    if (err) {
+        mb__log(MB_LOG_WARN, "runtime", "frames of a pool: %s", mb_error_detail());
+        return false;
+    }
+    mb__heap_remove(&pool->heap, node, first, last - first);
+    *bytes -= last - first < *bytes ? last - first : *bytes;
+    return true;
+}
+
+/* From the highest address down, so that whole slabs come free. */
+static void release_lane(struct mb_pool *pool, struct mb__lane *lane,
+                         const struct mb_hw_fence *fences, unsigned count, uint64_t *bytes)
+{
+    struct mb__link *link = mb__tree_last(&pool->heap.by_addr);
+
+    while (link && *bytes && lane->whole_bytes) {
+        struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_addr);
+
+        link = mb__tree_prev(link);
+        if (node->lane != lane)
+            continue;
+        /* Removing may cut the node; its lower part keeps the record and has no more whole frames
+         * unless *bytes ran out. */
+        if (!release_node(pool, node, fences, count, bytes) && lane->whole_bytes == 0)
+            break;
+    }
+}
+
+void mb__pool_release(struct mb_pool *pool, uint64_t keep_bytes)
+{
+    struct mb_device *dev = pool->dev;
+    uint64_t bytes = pool->heap.total_bytes > keep_bytes ? pool->heap.total_bytes - keep_bytes : 0;
+
+    if (!bytes)
+        return;
+    mb__promote(pool, true);
+    mb__windows_drop(pool, 0);
+    release_lane(pool, &pool->ready, NULL, 0, &bytes);
+    for (uint32_t i = 0; i < pool->lane_count && bytes; i++) {
+        struct mb__lane *lane = pool->lanes[i];
+        struct mb__stream *stream = lane ? lane->owner : NULL;
+
+        if (!lane || !lane->whole_bytes || mb__stream_cover(dev, stream) || !stream->point_count)
+            continue;
+        release_lane(pool, lane, &stream->points[stream->point_count - 1].fence, 1, &bytes);
+    }
+}
+
+bool mb__release_others(struct mb_device *dev, const struct mb_pool *pool)
+{
+    bool any = false;
+
+    for (struct mb_pool *other = dev->pools; other; other = other->next) {
+        uint64_t held = other->heap.total_bytes;
+
+        if (other == pool)
+            continue;
+        mb__bins_flush(dev, other);
+        mb__pool_release(other, 0);
+        any |= other->heap.total_bytes < held;
+    }
+    if (any)
+        mb__vm_poll(dev->vm);
+    return any;
+}
+
+/* Gives vm's free frames to the driver until `keep` are held by all pools and mappings together. */
+static enum mb_err trim_vm(struct mb_device *dev, uint64_t keep_bytes)
+{
+    uint64_t released = 0;
+    enum mb_err err;
+
+    mb__vm_poll(dev->vm);
+    err = mb__vm_trim(dev->vm, keep_bytes, &released);
+    if (released)
+        dev->counters.trims++;
+    mb__note_held(dev);
+    return err;
+}
+
+enum mb_err mb__pool_trim(struct mb_pool *pool, uint64_t keep_bytes)
+{
+    struct mb_device *dev = pool->dev;
+    struct mb_vm_stats stats;
+    uint64_t before, kept;
+
+    mb__bins_flush(dev, pool);
+    mb__vm_stats(dev->vm, &stats);
+    before = pool->heap.total_bytes;
+    mb__pool_release(pool, keep_bytes);
+    kept = before - pool->heap.total_bytes + stats.free_bytes;
+    return trim_vm(dev, stats.held_bytes > kept ? stats.held_bytes - kept : 0);
+}
+
+void mb__pools_after_sync(struct mb_device *dev)
+{
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
+        if (pool->heap.total_bytes > pool->release_threshold &&
+            mb__pool_trim(pool, pool->release_threshold))
+            mb__log(MB_LOG_WARN, "runtime", "trim after a synchronize: %s", mb_error_detail());
+}
+
+enum mb_err mb__pool_delete(struct mb_pool *pool)
+{
+    struct mb_device *dev = pool->dev;
+    enum mb_err err;
+
+    if (pool == dev->default_pool)
+        return mb__fail(MB_ERR_INVALID, "the default pool lives as long as its device");
+    mb__bins_flush(dev, pool);
+    if (mb__pool_live(pool).blocks || pool->heap.used_bytes)
+        return mb__fail(MB_ERR_BUSY, "%" PRId64 " blocks of the pool live; free them first",
+                        mb__pool_live(pool).blocks);
+    if (pool->apart.free_bytes)
+        mb__promote(pool, true);
+    if (pool->apart.free_bytes) {
+        err = mb__wait_on_host(dev, pool);
+        if (err)
+            return err;
+        mb__promote(pool, true);
+    }
+    mb__pool_release(pool, 0);
+    if (pool->heap.total_bytes)
+        return mb__fail(MB_ERR_BUSY, "%" PRIu64 " bytes of the pool are still in use by streams",
+                        pool->heap.total_bytes);
+    err = mb__windows_orphan(pool);
+    if (err)
+        return err;
+    pool_retire(pool);
+    return MB_OK;
+}
+
+/* ------------------------------------------------------------------ attributes */
+
+static enum mb_err set_flag(bool *flag, uint64_t value)
+{
+    if (value > 1)
+        return mb__fail(MB_ERR_INVALID, "a reuse attribute is 0 or 1, not %" PRIu64, value);
+    *flag = value;
+    return MB_OK;
+}
+
+enum mb_err mb__pool_set(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t value)
+{
+    switch (attr) {
+    case MB_POOL_RELEASE_THRESHOLD:
+        pool->release_threshold = value;
+        return MB_OK;
+    case MB_POOL_LIMIT:
+        pool->limit_bytes = value;
+        return MB_OK;
+    case MB_POOL_REUSE_FOLLOW_EVENTS:
+        return set_flag(&pool->follow_events, value);
+    case MB_POOL_REUSE_OPPORTUNISTIC:
+        return set_flag(&pool->opportunistic, value);
+    case MB_POOL_REUSE_INTERNAL_DEPS:
+        return set_flag(&pool->internal_deps, value);
+    case MB_POOL_RESERVED_HIGH:
+    case MB_POOL_USED_HIGH:
+        if (value)
+            return mb__fail(MB_ERR_INVALID, "a high-water mark may be set to 0 only");
+        mb__fold(pool);
+        if (attr == MB_POOL_RESERVED_HIGH)
+            pool->reserved_peak = pool->heap.total_bytes;
+        else
+            pool->allocated_peak = (uint64_t)mb__pool_live(pool).allocated;
+        return MB_OK;
+    case MB_POOL_RESERVED_CURRENT:
+    case MB_POOL_USED_CURRENT:
+        return mb__fail(MB_ERR_INVALID, "the present figures of a pool are read only");
+    }
+    return mb__fail(MB_ERR_INVALID, "%d is no attribute of a pool", (int)attr);
+}
+
+enum mb_err mb__pool_get(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t *value)
+{
+    mb__fold(pool);
+    switch (attr) {
+    case MB_POOL_RELEASE_THRESHOLD:
+        *value = pool->release_threshold;
+        return MB_OK;
+    case MB_POOL_LIMIT:
+        *value = pool->limit_bytes;
+        return MB_OK;
+    case MB_POOL_REUSE_FOLLOW_EVENTS:
+        *value = pool->follow_events;
+        return MB_OK;
+    case MB_POOL_REUSE_OPPORTUNISTIC:
+        *value = pool->opportunistic;
+        return MB_OK;
+    case MB_POOL_REUSE_INTERNAL_DEPS:
+        *value = pool->internal_deps;
+        return MB_OK;
+    case MB_POOL_RESERVED_CURRENT:
+        *value = pool->heap.total_bytes;
+        return MB_OK;
+    case MB_POOL_RESERVED_HIGH:
+        *value = pool->reserved_peak;
+        return MB_OK;
+    case MB_POOL_USED_CURRENT:
+        *value = (uint64_t)mb__pool_live(pool).allocated;
+        return MB_OK;
+    case MB_POOL_USED_HIGH:
+        *value = pool->allocated_peak;
+        return MB_OK;
+    }
+    return mb__fail(MB_ERR_INVALID, "%d is no attribute of a pool", (int)attr);
+}

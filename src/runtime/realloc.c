@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * realloc: in place, by mapping, or by copying.
+ *
+ *   in place    the new size fits what the block has, or the next addresses are free for anybody
+ *   by mapping  the block's frames and further ones are shown in a row at new addresses; the contents do not
+ *               move. Possible when the rest of the block's last frame is free
+ *   by copying  on the default stream, and the host waits
+ *
+ * The caller promises, as for mb_free(), that the device is not using the block.
+ *
+ * Locking: takes the device's lock; dropped between the parts of a copy, during which the old block stands.
+ */
+#include "base/err.h"
+#include "runtime/info.h"
+
+#define FRAME MB_FRAME_BYTES
+
+/* Bookkeeping after the block's size changed. */
+static void resized(struct mb_device *dev, struct mb__block *block, uint64_t requested,
+                    uint64_t bytes)
+{
+    int64_t more_requested = (int64_t)(requested - block->requested);
+    int64_t more_bytes = (int64_t)(bytes - block->bytes);
+
+    mb__fold(block->pool);
+    block->requested = requested;
+    block->bytes = bytes;
+    mb__account(block->pool, 0, more_requested, more_bytes);
+    mb__note_frames(dev);
+}
+
+static struct mb__node *last_piece(const struct mb__block *block)
+{
+    struct mb__node *node = block->pieces;
+
+    while (node->piece_next)
+        node = node->piece_next;
+    return node;
+}
+
+/* [end of the block, +more) in one free node that anybody may use, or NULL. */
+static struct mb__node *free_behind(const struct mb__block *block, uint64_t more)
+{
+    struct mb__node *next = last_piece(block)->next;
+
+    return next && next->lane && mb__node_usable(NULL, next) && next->bytes >= more ? next : NULL;
+}
+
+/* MB_ERR_NO_MEMORY: the block cannot grow where it is. */
+static enum mb_err grow_in_place(struct mb_device *dev, struct mb__block *block, uint64_t requested,
+                                 uint64_t bytes)
+{
+    struct mb__request req = {.dev = dev, .pool = block->pool, .block = block};
+    enum mb_err err = mb__heap_prepare(&block->pool->heap, 2);
+
+    if (err)
+        return err;
+    if (block->window || !free_behind(block, bytes - block->bytes))
+        return MB_ERR_NO_MEMORY;
+    mb__take_range(&req, free_behind(block, bytes - block->bytes)->addr, bytes - block->bytes);
+    resized(dev, block, requested, bytes);
+    return MB_OK;
+}
+
+/* Fits what the block has: only the caller's size changes. Otherwise tries to grow. */
+static enum mb_err resize(struct mb_device *dev, struct mb__block *block, uint64_t requested)
+{
+    uint64_t bytes = mb__round(requested) + 2 * block->zone_bytes;
+    enum mb_err err;
+
+    if (block->zone_bytes)
+        return MB_ERR_NO_MEMORY; /* its zones would have to move: copy */
+    if (bytes <= block->bytes) {
+        resized(dev, block, requested, block->bytes);
+        return MB_OK;
+    }
+    mb__promote(block->pool, true);
+    err = grow_in_place(dev, block, requested, bytes);
+    return err == MB_ERR_NO_MEMORY ? mb__stitch_longer(dev, block, requested, bytes) : err;
+}
+
+static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t requested, void **out,
+                              uint64_t *old_bytes, struct mb_pool **pool)
+{
+    struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
+    uint64_t before;
+    enum mb_err err;
+
+    if (!block || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
+        return mb__bad_pointer(dev, ptr, "mb_realloc");
+    *old_bytes = block->requested;
+    *pool = block->pool;
+    if (block->pins)
+        return MB_ERR_NO_MEMORY; /* aliases show its frames: leave them alone */
+    before = block->bytes;
+    err = resize(dev, block, requested);
+    if (!err) {
+        *out = (void *)(uintptr_t)block->addr;
+        (void)before;
+    }
+    return err;
+}
+
+/* On the default stream; the host waits. */
+static enum mb_err copy_over(struct mb_device *dev, void *dst, void *src, uint64_t bytes)
+{
+    enum mb_err err = MB_OK;
+
+    mb__lock(&dev->lock);
+    if (bytes)
+        err = mb__device_copy(dev, dst, src, (bytes + 7) & ~(uint64_t)7, NULL);
+    mb__unlock(&dev->lock);
+    return err ? err : mb__stream_sync(dev, NULL);
+}
+
+enum mb_err mb__realloc(struct mb_device *dev, void *ptr, uint64_t requested, void **out)
+{
+    struct mb_pool *pool = NULL;
+    uint64_t old_bytes = 0;
+    void *new;
+    enum mb_err err;
+
+    mb__lock(&dev->lock);
+    err = try_resize(dev, ptr, requested, out, &old_bytes, &pool);
+    mb__unlock(&dev->lock);
+    if (err != MB_ERR_NO_MEMORY)
+        return err;
+    err = mb__malloc(dev, pool, requested, true, NULL, &new);
+    if (err)
+        return err;
+    err = copy_over(dev, new, ptr, old_bytes < requested ? old_bytes : requested);
+    if (err) {
+        (void)mb__free(dev, new, true, NULL);
+        return err;
+    }
+    *out = new;
+    return mb__free(dev, ptr, true, NULL);
+}

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Statistics. A pool's live bytes are a base, changed by the slow path, plus what each shard did since.
+ *
+ * Peaks: the slow path takes all shards' figures before and after it changes the base. Between two slow
+ * calls only the warm path acts, and each shard remembers the highest it reached; with one thread the peak
+ * is exact, with several it is the largest that one of them reached while the others stood as they do now.
+ *
+ * Frames in use count bytes in bins as used: never less than the truth.
+ *
+ * Locking: the device's lock; shard locks inside it, one at a time.
+ */
+#include "runtime/runtime.h"
+#include "runtime/vmm.h"
+
+struct mb__live mb__pool_live(struct mb_pool *pool)
+{
+    struct mb__live live = {pool->base_blocks, pool->base_requested, pool->base_allocated};
+
+    for (unsigned s = 0; s < mb__shards_active(); s++) {
+        struct mb__shard *shard = &pool->dev->shards[s];
+
+        mb__shard_lock(shard);
+        live.blocks += pool->accounts[s].blocks;
+        live.requested += pool->accounts[s].requested;
+        live.allocated += pool->accounts[s].allocated;
+        mb__shard_unlock(shard);
+    }
+    return live;
+}
+
+static void lift(uint64_t *peak, int64_t value)
+{
+    if (value > 0 && (uint64_t)value > *peak)
+        *peak = (uint64_t)value;
+}
+
+/* Sums over pools and mappings for the device's peaks. */
+static void lift_device(struct mb_device *dev, struct mb__live extra)
+{
+    uint64_t mapped = mb__vmm_bytes(dev);
+    struct mb__live sum = {0, extra.requested + (int64_t)mapped, extra.allocated + (int64_t)mapped};
+
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next) {
+        struct mb__live live = mb__pool_live(pool);
+
+        sum.requested += live.requested;
+        sum.allocated += live.allocated;
+    }
+    lift(&dev->counters.requested_peak, sum.requested);
+    lift(&dev->counters.allocated_peak, sum.allocated);
+}
+
+void mb__fold(struct mb_pool *pool)
+{
+    struct mb__live live = mb__pool_live(pool);
+    struct mb__live most = {0};
+
+    for (unsigned s = 0; s < mb__shards_active(); s++) {
+        struct mb__shard *shard = &pool->dev->shards[s];
+        struct mb__account *account = &pool->accounts[s];
+        int64_t requested, allocated;
+
+        mb__shard_lock(shard);
+        requested = account->requested_high - account->requested;
+        allocated = account->allocated_high - account->allocated;
+        account->requested_high = account->requested;
+        account->allocated_high = account->allocated;
+        mb__shard_unlock(shard);
+        most.requested = requested > most.requested ? requested : most.requested;
+        most.allocated = allocated > most.allocated ? allocated : most.allocated;
+    }
+    lift(&pool->requested_peak, live.requested + most.requested);
+    lift(&pool->allocated_peak, live.allocated + most.allocated);
+    lift_device(pool->dev, most);
+}
+
+void mb__account(struct mb_pool *pool, int64_t blocks, int64_t requested, int64_t allocated)
+{
+    struct mb__live live;
+
+    pool->base_blocks += blocks;
+    pool->base_requested += requested;
+    pool->base_allocated += allocated;
+    if (blocks < 0)
+        return;
+    live = mb__pool_live(pool);
+    lift(&pool->requested_peak, live.requested);
+    lift(&pool->allocated_peak, live.allocated);
+    lift_device(pool->dev, (struct mb__live){0});
+}
+
+static uint64_t frames_used(struct mb_device *dev)
+{
+    uint64_t frames = 0;
+
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
+        frames += pool->heap.used_frames;
+    return frames * MB_FRAME_BYTES + mb__vmm_bytes(dev);
+}
+
+void mb__note_frames(struct mb_device *dev)
+{
+    lift(&dev->counters.frames_peak, (int64_t)frames_used(dev));
+}
+
+void mb__note_held(struct mb_device *dev)
+{
+    struct mb_hw_counters hw;
+    struct mb_vm_stats vm;
+
+    mb__vm_stats(dev->vm, &vm);
+    dev->hw->ops->counters(dev->hw, &hw);
+    lift(&dev->counters.reserved_peak, (int64_t)(vm.held_bytes + hw.overhead_bytes));
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
+        lift(&pool->reserved_peak, (int64_t)pool->heap.total_bytes);
+}
+
+void mb__note_usage(struct mb_device *dev)
+{
+    lift_device(dev, (struct mb__live){0});
+    mb__note_frames(dev);
+    mb__note_held(dev);
+}
+
+/* ------------------------------------------------------------------ the public structure */
+
+static void add_pools(struct mb_device *dev, struct mb_stats *out)
+{
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next) {
+        struct mb__live live;
+
+        mb__fold(pool);
+        live = mb__pool_live(pool);
+        out->requested_bytes += (uint64_t)live.requested;
+        out->allocated_bytes += (uint64_t)live.allocated;
+        out->live_blocks += (uint64_t)live.blocks;
+        out->stitched_blocks += pool->stitched_live;
+        for (unsigned s = 0; s < mb__shards_active(); s++) {
+            mb__shard_lock(&dev->shards[s]);
+            out->malloc_calls += pool->accounts[s].mallocs;
+            out->free_calls += pool->accounts[s].frees;
+            mb__shard_unlock(&dev->shards[s]);
+        }
+    }
+}
+
+static void add_vm(struct mb_device *dev, struct mb_stats *out)
+{
+    struct mb_hw_counters hw;
+    struct mb_vm_stats vm;
+
+    mb__vm_stats(dev->vm, &vm);
+    dev->hw->ops->counters(dev->hw, &hw);
+    out->reserved_bytes = vm.held_bytes + hw.overhead_bytes;
+    out->overhead_bytes = hw.overhead_bytes;
+    out->table_bytes = vm.table_bytes + hw.table_bytes;
+    out->map_batches = vm.map_batches;
+    out->unmap_batches = vm.unmap_batches;
+    out->entries_written = vm.entries_written;
+    out->invalidates = vm.invalidates;
+    out->epochs = vm.epochs;
+    out->va_handed_out_bytes = vm.va_handed_out_bytes;
+    out->wrong_words = hw.wrong_words - dev->counters.own_wrong_words;
+    out->wrong_accesses = hw.wrong_accesses;
+    out->faults = hw.faults;
+}
+
+enum mb_err mb__stats_get(struct mb_device *dev, struct mb_stats *out)
+{
+    struct mb_stats stats = {0};
+    const struct mb__counters *counters = &dev->counters;
+
+    add_pools(dev, &stats);
+    stats.requested_bytes += mb__vmm_bytes(dev);
+    stats.allocated_bytes += mb__vmm_bytes(dev);
+    mb__note_frames(dev);
+    mb__note_held(dev);
+    add_vm(dev, &stats);
+    stats.frames_used_bytes = frames_used(dev);
+    stats.requested_peak_bytes = counters->requested_peak;
+    stats.allocated_peak_bytes = counters->allocated_peak;
+    stats.frames_used_peak_bytes = counters->frames_peak;
+    stats.reserved_peak_bytes = counters->reserved_peak;
+    stats.malloc_calls += counters->mallocs;
+    stats.free_calls += counters->frees;
+    stats.failed_requests = counters->failed_requests;
+    stats.stitches = counters->stitches;
+    stats.grows = counters->grows;
+    stats.trims = counters->trims;
+    mb__hist_latency(&dev->malloc_hist, &stats.malloc_latency);
+    mb__hist_latency(&dev->free_hist, &stats.free_latency);
+    mb__hist_latency(&dev->map_hist, &stats.map_latency);
+    if (counters->malloc_max_ns > stats.malloc_latency.max_ns)
+        stats.malloc_latency.max_ns = counters->malloc_max_ns;
+    if (counters->free_max_ns > stats.free_latency.max_ns)
+        stats.free_latency.max_ns = counters->free_max_ns;
+    *out = stats;
+    return MB_OK;
+}
+
+void mb__stats_reset_peaks(struct mb_device *dev)
+{
+    struct mb__counters *counters = &dev->counters;
+
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next) {
+        mb__fold(pool);
+        pool->requested_peak = pool->allocated_peak = pool->reserved_peak = 0;
+    }
+    counters->frames_peak = counters->reserved_peak = 0;
+    counters->requested_peak = counters->allocated_peak = 0;
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
+        mb__account(pool, 0, 0, 0);
+    mb__note_frames(dev);
+    mb__note_held(dev);
+}

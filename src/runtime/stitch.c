@@ -1,0 +1,622 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Windows: a range of addresses that shows several home ranges in a row.
+ *
+ * To compose a block: plan (plan.c) over the ranges that the stream may use, take addresses, map the frames
+ * on the stream, and only then take the ranges, which cannot fail. The block's first and last frame may be
+ * shared with other blocks, which have addresses of their own.
+ *
+ * When the block is freed its ranges go back to the heap, but the mapping stays in a cache. An address that
+ * nobody uses harms nobody: the frames remain the heap's. A later request of the same size that finds all
+ * the ranges free again takes the block as it stands, without a plan, an entry or an invalidate: what a
+ * training loop does in each step.
+ *
+ * Locking: the device's lock. Calls of vm are made under it.
+ * Trade-offs: cached windows cost addresses and page tables; they are bounded in number and bytes and
+ * dropped oldest first. A window is unmapped on the stream that used it last, behind that use; while that
+ * is impossible (the stream is gone, or there were several) and the use may still run, it stays.
+ */
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "runtime/runtime.h"
+
+#define FRAME MB_FRAME_BYTES
+
+static uint64_t frame_down(uint64_t addr)
+{
+    return addr & ~(FRAME - 1);
+}
+
+static uint64_t frame_up(uint64_t addr)
+{
+    return (addr + FRAME - 1) & ~(FRAME - 1);
+}
+
+/* ------------------------------------------------------------------ collecting free ranges */
+
+static enum mb_err collect_lane(struct mb__request *req, const struct mb__lane *lane)
+{
+    struct mb_device *dev = req->dev;
+
+    for (struct mb__link *link = mb__tree_first(&lane->by_size); link; link = mb__tree_next(link)) {
+        const struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_size);
+
+        if (lane->owner != req->stream && !mb__node_usable(req->stream, node))
+            continue;
+        if (!MB_VEC_PUSH(&dev->ranges, ((struct mb__range){node->addr, node->bytes})))
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory to plan with %zu ranges",
+                            dev->ranges.count);
+    }
+    return MB_OK;
+}
+
+static int by_addr(const void *left, const void *right)
+{
+    const struct mb__range *a = left, *b = right;
+
+    return a->addr < b->addr ? -1 : a->addr > b->addr;
+}
+
+/* Joins ranges of different lanes that touch. */
+static void join(struct mb_device *dev)
+{
+    struct mb__range *list = dev->ranges.data;
+    size_t used = 0;
+
+    if (dev->ranges.count < 2)
+        return;
+    qsort(list, dev->ranges.count, sizeof(*list), by_addr);
+    for (size_t i = 1; i < dev->ranges.count; i++) {
+        if (list[used].addr + list[used].bytes == list[i].addr)
+            list[used].bytes += list[i].bytes;
+        else
+            list[++used] = list[i];
+    }
+    dev->ranges.count = used + 1;
+}
+
+/* All ranges that the request's stream may use, into dev->ranges. */
+static enum mb_err collect(struct mb__request *req)
+{
+    struct mb_pool *pool = req->pool;
+    enum mb_err err = collect_lane(req, &pool->ready);
+
+    for (uint32_t i = 0; !err && req->stream && i < pool->lane_count; i++) {
+        struct mb__lane *lane = pool->lanes[i];
+
+        if (!lane || !lane->free_bytes)
+            continue;
+        if (lane->owner == req->stream || (req->ordered && pool->follow_events))
+            err = collect_lane(req, lane);
+    }
+    if (!err && req->ordered && pool->apart.free_bytes)
+        err = collect_lane(req, &pool->apart);
+    return err;
+}
+
+static enum mb_err collect_joined(struct mb__request *req)
+{
+    enum mb_err err;
+
+    MB_VEC_CLEAR(&req->dev->ranges);
+    err = collect(req);
+    if (err)
+        return err;
+    join(req->dev);
+    if (!MB_VEC_RESERVE(&req->dev->pieces, req->dev->ranges.count + 2))
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a plan of %zu pieces",
+                        req->dev->ranges.count + 2);
+    return MB_OK;
+}
+
+/* ------------------------------------------------------------------ mapping */
+
+/* The frames under the pieces, one per page of the window, into dev->pfns. */
+static enum mb_err list_frames(struct mb_device *dev, const struct mb__range *pieces, size_t count,
+                               uint32_t frames)
+{
+    uint32_t used = 0;
+
+    if (!MB_VEC_RESERVE(&dev->pfns, frames))
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %u frames", frames);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t first = frame_down(pieces[i].addr);
+        uint32_t part = (uint32_t)((frame_up(pieces[i].addr + pieces[i].bytes) - first) / FRAME);
+        enum mb_err err = mb__home_pfns(dev->vm, mb__va(first), part, dev->pfns.data + used);
+
+        if (err)
+            return err;
+        used += part;
+    }
+    return MB_OK;
+}
+
+static uint32_t frames_of(const struct mb__range *pieces, size_t count)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < count; i++)
+        bytes += frame_up(pieces[i].addr + pieces[i].bytes) - frame_down(pieces[i].addr);
+    return (uint32_t)(bytes / FRAME);
+}
+
+static struct mb__window *window_new(const struct mb__range *pieces, size_t count, uint64_t bytes)
+{
+    struct mb__window *window = calloc(1, sizeof(*window) + count * sizeof(*pieces));
+
+    if (!window)
+        return NULL;
+    memcpy(window->ranges, pieces, count * sizeof(*pieces));
+    window->count = (uint32_t)count;
+    window->bytes = bytes;
+    window->offset = pieces[0].addr % FRAME;
+    window->frames = frames_of(pieces, count);
+    return window;
+}
+
+/* Addresses for a window; cached windows make room if there are none. */
+static enum mb_err take_addresses(struct mb_pool *pool, struct mb__window *window)
+{
+    struct mb_vm *vm = pool->dev->vm;
+    uint64_t bytes = window->frames * FRAME;
+    enum mb_err err = mb__alloc_va(vm, bytes, 0, &window->va);
+
+    if (err != MB_ERR_NO_ADDRESS || !pool->windows.count)
+        return err;
+    mb__windows_drop(pool, 0);
+    return mb__alloc_va(vm, bytes, 0, &window->va);
+}
+
+static enum mb_err map_window(struct mb__request *req, struct mb__window *window)
+{
+    struct mb_device *dev = req->dev;
+    struct mb__stream *stream = req->stream ? req->stream : dev->own;
+    struct mb_vm_op op = {.kind = MB_VM_MAP, .prot = MB_PROT_READ_WRITE, .frames = window->frames};
+    uint64_t start = mb__now_ns();
+    enum mb_err err = list_frames(dev, window->ranges, window->count, window->frames);
+
+    if (!err)
+        err = take_addresses(req->pool, window);
+    if (err)
+        return err;
+    op.va = window->va;
+    op.pfns = dev->pfns.data;
+    err = mb__pte_pop(dev->vm, stream->hw, &op, 1, &window->mapped);
+    if (err) {
+        (void)mb__free_va(dev->vm, window->va, window->frames * FRAME);
+        return err;
+    }
+    window->mapped_on = stream;
+    /* The runtime's own stream waits for nobody, so this wait is the time of the map alone. */
+    if (!req->stream) {
+        err = dev->hw->ops->fence_wait_host(dev->hw, window->mapped, 0);
+        window->mapped_on = NULL;
+    }
+    mb__hist_record(&dev->map_hist, mb__now_ns() - start);
+    mb__note_held(dev); /* addresses may have cost donors */
+    return err;
+}
+
+/* The block takes the window's ranges and its address. Nodes are prepared. */
+static void occupy(struct mb__request *req, struct mb__window *window)
+{
+    for (uint32_t i = 0; i < window->count; i++)
+        mb__take_range(req, window->ranges[i].addr, window->ranges[i].bytes);
+    window->block = req->block;
+    req->block->window = window;
+    req->block->addr = window->va.addr + window->offset;
+    req->pool->stitched_live++;
+}
+
+static enum mb_err compose(struct mb__request *req, const struct mb__range *pieces, size_t count)
+{
+    struct mb_device *dev = req->dev;
+    struct mb__window *window;
+    enum mb_err err = mb__heap_prepare(&req->pool->heap, 2 * (unsigned)count);
+
+    if (err)
+        return err;
+    if (count == 1) { /* several lanes, but one range: its home addresses do */
+        mb__take_range(req, pieces[0].addr, pieces[0].bytes);
+        req->block->addr = pieces[0].addr;
+        return MB_OK;
+    }
+    window = window_new(pieces, count, req->bytes);
+    if (!window)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a window of %zu pieces", count);
+    err = map_window(req, window);
+    if (err) {
+        free(window);
+        return err;
+    }
+    mb__tree_insert(&dev->windows, &window->by_va, window->va.addr, 0);
+    occupy(req, window);
+    dev->counters.stitches++;
+    return MB_OK;
+}
+
+/* ------------------------------------------------------------------ cached windows */
+
+static void uncache(struct mb_pool *pool, struct mb__window *window)
+{
+    mb__tree_erase(&pool->windows, &window->by_bytes);
+    pool->window_bytes -= window->frames * FRAME;
+    if (window->older)
+        window->older->newer = window->newer;
+    else
+        pool->window_oldest = window->newer;
+    if (window->newer)
+        window->newer->older = window->older;
+    else
+        pool->window_newest = window->older;
+    window->older = window->newer = NULL;
+}
+
+static bool range_usable(const struct mb__request *req, struct mb__range range)
+{
+    const struct mb__node *node = mb__heap_find(&req->pool->heap, range.addr);
+    uint64_t end = range.addr + range.bytes;
+
+    for (; node; node = node->next) {
+        bool own = node->lane && (node->lane->owner == req->stream || node->lane == &req->pool->ready);
+
+        if (!own && !(req->ordered && req->stream && mb__node_usable(req->stream, node)))
+            return false;
+        if (node->addr + node->bytes >= end)
+            return true;
+    }
+    return false;
+}
+
+/* Its entries are in place for what the stream does next, and all its ranges are free. */
+static bool window_fits(const struct mb__request *req, const struct mb__window *window)
+{
+    const struct mb_hw_ops *ops = req->dev->hw->ops;
+
+    if (window->mapped_on && window->mapped_on != req->stream &&
+        !ops->fence_done(req->dev->hw, window->mapped))
+        return false;
+    for (uint32_t i = 0; i < window->count; i++)
+        if (!range_usable(req, window->ranges[i]))
+            return false;
+    return true;
+}
+
+static enum mb_err reuse_window(struct mb__request *req)
+{
+    struct mb_pool *pool = req->pool;
+    struct mb__link *link = mb__tree_at_least(&pool->windows, req->bytes, 0);
+
+    for (; link && link->major == req->bytes; link = mb__tree_next(link)) {
+        struct mb__window *window = MB__TREE_ENTRY(link, struct mb__window, by_bytes);
+        enum mb_err err;
+
+        if (!window_fits(req, window))
+            continue;
+        err = mb__heap_prepare(&pool->heap, 2 * window->count);
+        if (err)
+            return err;
+        uncache(pool, window);
+        mb__order_unref(window->uses);
+        window->uses = NULL;
+        window->last = NULL;
+        occupy(req, window);
+        req->dev->counters.window_hits++;
+        return MB_OK;
+    }
+    return MB_ERR_NO_MEMORY;
+}
+
+void mb__window_cache(struct mb_pool *pool, struct mb__window *window, struct mb__stream *stream,
+                      uint64_t ticket, struct mb__order *uses)
+{
+    const struct mb__config *config = &pool->dev->config;
+
+    window->block = NULL;
+    /* A host free promises that no device work uses the block; its map may still be under way. */
+    window->last = stream ? stream : window->mapped_on;
+    window->last_ticket = stream ? ticket : (window->mapped_on ? window->mapped_on->ticket : 0);
+    if (window->last && window->last_ticket > window->last->freed)
+        window->last->freed = window->last_ticket;
+    window->uses = uses;
+    if (uses)
+        uses->refs++;
+    mb__tree_insert(&pool->windows, &window->by_bytes, window->bytes, ++pool->window_serial);
+    window->older = pool->window_newest;
+    if (window->older)
+        window->older->newer = window;
+    else
+        pool->window_oldest = window;
+    pool->window_newest = window;
+    pool->window_bytes += window->frames * FRAME;
+    if (pool->window_bytes > config->window_bytes || pool->windows.count > MB__WINDOWS_MAX)
+        mb__windows_drop(pool, config->window_bytes - config->window_bytes / 8);
+}
+
+/* A stream behind whose work the window may be unmapped, or NULL: its users may still run and no single
+ * stream is behind them. */
+static struct mb__stream *unmap_stream(struct mb_device *dev, const struct mb__window *window)
+{
+    bool passed = !window->last || window->last_ticket <= window->last->done;
+
+    for (unsigned i = 0; window->uses && i < window->uses->count; i++) {
+        const struct mb__order_point *point = &window->uses->points[i];
+
+        if (!mb__order_allows(NULL, point->stream, point->ticket))
+            return NULL;
+    }
+    if (passed)
+        return dev->own;
+    return window->last->retired ? NULL : window->last;
+}
+
+/* Unmaps and frees the record; false: not now. The window is in no list. */
+static bool unmap_window(struct mb_device *dev, struct mb__window *window)
+{
+    struct mb__stream *stream = unmap_stream(dev, window);
+    struct mb_vm_op op = {.kind = MB_VM_UNMAP, .va = window->va, .frames = window->frames};
+    enum mb_err err;
+
+    if (!stream)
+        return false;
+    err = mb__pte_pop(dev->vm, stream->hw, &op, 1, NULL);
+    if (err) {
+        mb__log(MB_LOG_WARN, "runtime", "unmap of a cached window: %s", mb_error_detail());
+        return false;
+    }
+    err = mb__free_va(dev->vm, window->va, window->frames * FRAME);
+    if (err)
+        mb__log(MB_LOG_WARN, "runtime", "addresses of a cached window: %s", mb_error_detail());
+    mb__tree_erase(&dev->windows, &window->by_va);
+    mb__order_unref(window->uses);
+    free(window);
+    return true;
+}
+
+void mb__windows_drop(struct mb_pool *pool, uint64_t keep_bytes)
+{
+    struct mb__window *window = pool->window_oldest;
+
+    while (window && (pool->window_bytes > keep_bytes || pool->windows.count > MB__WINDOWS_MAX)) {
+        struct mb__window *newer = window->newer;
+
+        if (unmap_stream(pool->dev, window)) {
+            uncache(pool, window);
+            if (!unmap_window(pool->dev, window))
+                (void)MB_VEC_PUSH(&pool->dev->zombies, window);
+        }
+        window = newer;
+    }
+}
+
+enum mb_err mb__windows_orphan(struct mb_pool *pool)
+{
+    struct mb_device *dev = pool->dev;
+
+    if (!MB_VEC_RESERVE(&dev->zombies, dev->zombies.count + pool->windows.count))
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the windows of a pool");
+    while (pool->window_oldest) {
+        struct mb__window *window = pool->window_oldest;
+
+        uncache(pool, window);
+        if (!unmap_window(dev, window))
+            (void)MB_VEC_PUSH(&dev->zombies, window);
+    }
+    return MB_OK;
+}
+
+void mb__zombies_poll(struct mb_device *dev)
+{
+    for (size_t i = dev->zombies.count; i-- > 0;) {
+        struct mb__window *window = dev->zombies.data[i];
+
+        if (unmap_window(dev, window))
+            MB_VEC_SWAP_REMOVE(&dev->zombies, i);
+    }
+}
+
+void mb__windows_fini(struct mb_device *dev)
+{
+    while (dev->windows.root) {
+        struct mb__window *window = MB__TREE_ENTRY(dev->windows.root, struct mb__window, by_va);
+
+        mb__tree_erase(&dev->windows, &window->by_va);
+        mb__order_unref(window->uses);
+        free(window);
+    }
+    MB_VEC_FREE(&dev->zombies);
+}
+
+struct mb__block *mb__window_block(struct mb_device *dev, uint64_t addr)
+{
+    struct mb__link *link = mb__tree_at_most(&dev->windows, addr, 0);
+    struct mb__window *window;
+
+    if (!link)
+        return NULL;
+    window = MB__TREE_ENTRY(link, struct mb__window, by_va);
+    if (!window->block || addr < window->block->addr || addr >= window->block->addr + window->bytes)
+        return NULL;
+    return window->block;
+}
+
+/* ------------------------------------------------------------------ the two entries */
+
+enum mb_err mb__stitch(struct mb__request *req)
+{
+    struct mb_device *dev = req->dev;
+    enum mb_err err = reuse_window(req);
+    struct mb__plan plan;
+
+    if (err != MB_ERR_NO_MEMORY)
+        return err;
+    err = collect_joined(req);
+    if (err)
+        return err;
+    for (size_t i = 0; i < dev->ranges.count; i++) {
+        struct mb__range range = dev->ranges.data[i];
+
+        if (range.bytes < req->bytes)
+            continue;
+        mb__place(range, req->bytes, &range.addr);
+        range.bytes = req->bytes;
+        return compose(req, &range, 1);
+    }
+    plan = mb__plan(dev->ranges.data, dev->ranges.count, req->bytes, dev->pieces.data);
+    req->missing_bytes = plan.missing_bytes;
+    if (!plan.count)
+        return MB_ERR_NO_MEMORY;
+    return compose(req, dev->pieces.data, plan.count);
+}
+
+enum mb_err mb__stitch_if_cheaper(struct mb__request *req, int64_t cost)
+{
+    struct mb_device *dev = req->dev;
+    enum mb_err err = reuse_window(req);
+    struct mb__plan plan;
+
+    if (err != MB_ERR_NO_MEMORY)
+        return err;
+    err = collect_joined(req);
+    if (err)
+        return err;
+    plan = mb__plan(dev->ranges.data, dev->ranges.count, req->bytes, dev->pieces.data);
+    if (!plan.count || plan.cost >= cost)
+        return MB_ERR_NO_MEMORY;
+    return compose(req, dev->pieces.data, plan.count);
+}
+
+/* ------------------------------------------------------------------ longer blocks */
+
+/* The block's own ranges, neighbours joined, at the front of dev->pieces; `rest` behind them is the free part
+ * of its last frame. Room for both is there. */
+static size_t own_ranges(const struct mb__block *block, struct mb__range *pieces, uint64_t *end)
+{
+    size_t used = 0;
+
+    for (const struct mb__node *node = block->pieces; node; node = node->piece_next) {
+        if (used && pieces[used - 1].addr + pieces[used - 1].bytes == node->addr)
+            pieces[used - 1].bytes += node->bytes;
+        else
+            pieces[used++] = (struct mb__range){node->addr, node->bytes};
+    }
+    *end = pieces[used - 1].addr + pieces[used - 1].bytes;
+    return used;
+}
+
+static size_t count_pieces(const struct mb__block *block)
+{
+    size_t count = 0;
+
+    for (const struct mb__node *node = block->pieces; node; node = node->piece_next)
+        count++;
+    return count;
+}
+
+/* Cuts [addr, addr + bytes) out of the collected ranges; false: it is not wholly in one of them. */
+static bool claim_range(struct mb_device *dev, uint64_t addr, uint64_t bytes)
+{
+    for (size_t i = 0; i < dev->ranges.count; i++) {
+        struct mb__range *range = &dev->ranges.data[i];
+
+        if (range->addr != addr || range->bytes < bytes)
+            continue;
+        range->addr += bytes;
+        range->bytes -= bytes;
+        if (!range->bytes)
+            MB_VEC_SWAP_REMOVE(&dev->ranges, i);
+        return true;
+    }
+    return false;
+}
+
+/* The block moves to the window: its old ranges are its own already, the new ones are taken. */
+static void move_to_window(struct mb__request *req, struct mb__window *window, size_t own,
+                           uint64_t own_rest)
+{
+    struct mb__block *block = req->block;
+    struct mb_device *dev = req->dev;
+    const struct mb__range *joint = &window->ranges[own - 1];
+
+    if (own_rest)
+        mb__take_range(req, joint->addr + joint->bytes - own_rest, own_rest);
+    for (uint32_t i = (uint32_t)own; i < window->count; i++)
+        mb__take_range(req, window->ranges[i].addr, window->ranges[i].bytes);
+    mb__table_del(&dev->table, block->addr);
+    if (block->window)
+        mb__window_cache(req->pool, block->window, NULL, 0, NULL);
+    else
+        req->pool->stitched_live++;
+    window->block = block;
+    block->window = window;
+    block->addr = window->va.addr + window->offset;
+    block->generation = ++dev->generation;
+    mb__tree_insert(&dev->windows, &window->by_va, window->va.addr, 0);
+    mb__table_put(&dev->table, block->addr, block);
+    dev->counters.stitches++;
+}
+
+/* Plans the continuation into dev->pieces behind the block's own ranges. *rest: bytes of the block's last
+ * frame that join its last range. Returns all pieces, 0 if it cannot be done. */
+static size_t plan_longer(struct mb__request *req, uint64_t more, size_t *own, uint64_t *rest)
+{
+    struct mb_device *dev = req->dev;
+    struct mb__plan plan = {0};
+    uint64_t end;
+
+    *own = own_ranges(req->block, dev->pieces.data, &end);
+    *rest = frame_up(end) - end;
+    if (*rest > more)
+        *rest = more;
+    if (*rest && !claim_range(dev, end, *rest))
+        return 0;
+    if (more > *rest) {
+        plan = mb__plan_longer(dev->ranges.data, dev->ranges.count, more - *rest,
+                               dev->pieces.data + *own);
+        if (!plan.count)
+            return 0;
+    }
+    dev->pieces.data[*own - 1].bytes += *rest;
+    return *own + plan.count;
+}
+
+enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, uint64_t requested,
+                              uint64_t bytes)
+{
+    struct mb__request req = {.dev = dev, .pool = block->pool, .block = block};
+    uint64_t more = bytes - block->bytes, rest;
+    struct mb__window *window;
+    size_t own, count;
+    enum mb_err err = collect_joined(&req);
+
+    if (!err && !MB_VEC_RESERVE(&dev->pieces, dev->ranges.count + 2 + count_pieces(block)))
+        err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the plan of a longer block");
+    if (err)
+        return err;
+    count = plan_longer(&req, more, &own, &rest);
+    if (!count)
+        return MB_ERR_NO_MEMORY;
+    err = mb__heap_prepare(&block->pool->heap, 2 * (unsigned)count + 2);
+    if (!err)
+        err = mb__table_prepare(&dev->table);
+    if (err)
+        return err;
+    window = window_new(dev->pieces.data, count, bytes);
+    if (!window)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a window of %zu pieces", count);
+    err = map_window(&req, window);
+    if (err) {
+        free(window);
+        return err;
+    }
+    move_to_window(&req, window, own, rest);
+    mb__fold(block->pool);
+    mb__account(block->pool, 0, (int64_t)(requested - block->requested), (int64_t)more);
+    block->requested = requested;
+    block->bytes = bytes;
+    mb__note_frames(dev);
+    return MB_OK;
+}

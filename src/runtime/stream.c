@@ -1,0 +1,560 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Streams, their tickets and clocks, and the question that the whole runtime turns on: may this stream
+ * use memory that was freed on that one?
+ *
+ *   the same stream          yes, at once
+ *   a known dependency       yes: clock[owner] has reached the ticket (mb_stream_wait_event and our own
+ *                            waits keep the clocks)
+ *   already executed         yes: the owner's point has passed; read from host memory
+ *   otherwise                after a wait that we insert, if the pool allows it
+ *
+ * Fences are recorded when somebody wants the memory, not at each free: a free costs no device call. The
+ * price is that the point recorded lies later than the free.
+ *
+ * Locking: everything here runs under the device's lock, except reading a ticket.
+ * Trade-offs: a retired stream keeps its record and lanes until its memory has been used up; its index is
+ * then given to the next new stream. Tickets go on from where they were, so that what is remembered of the
+ * old stream stays true.
+ */
+#include "base/err.h"
+#include "base/log.h"
+#include "runtime/runtime.h"
+
+static enum mb_err record_new(struct mb_device *dev, struct mb__stream **out)
+{
+    struct mb__stream *stream;
+
+    if (dev->idle_streams.count) {
+        *out = MB_VEC_POP(&dev->idle_streams);
+        return MB_OK;
+    }
+    stream = calloc(1, sizeof(*stream));
+    if (!stream || !MB_VEC_PUSH(&dev->streams, stream)) {
+        free(stream);
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the record of a stream");
+    }
+    stream->index = (uint32_t)(dev->streams.count - 1);
+    stream->ticket = 1;
+    stream->retired = true; /* until opened */
+    *out = stream;
+    return MB_OK;
+}
+
+enum mb_err mb__stream_new(struct mb_device *dev, mb_stream native, struct mb__stream **out)
+{
+    struct mb_hw_stream *hw;
+    struct mb__stream *stream = NULL;
+    enum mb_err err;
+
+    err = dev->hw->ops->stream_open(dev->hw, native, &hw);
+    if (err)
+        return err;
+    err = record_new(dev, &stream);
+    if (err)
+        goto undo_open;
+    if (!MB_VEC_RESERVE(&dev->idle_streams, dev->streams.count)) {
+        err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the list of streams");
+        goto undo_record;
+    }
+    err = mb__map_put_ptr(&dev->by_native, (uint64_t)(uintptr_t)native, stream);
+    if (err)
+        goto undo_record;
+    stream->native = native;
+    stream->hw = hw;
+    stream->retired = false;
+    stream->created = false;
+    *out = stream;
+    return MB_OK;
+undo_record:
+    if (dev->idle_streams.count < dev->idle_streams.capacity)
+        (void)MB_VEC_PUSH(&dev->idle_streams, stream);
+undo_open:
+    dev->hw->ops->stream_close(dev->hw, hw);
+    return err;
+}
+
+enum mb_err mb__stream_get(struct mb_device *dev, mb_stream native, struct mb__stream **out)
+{
+    struct mb__stream *stream = mb__map_get_ptr(&dev->by_native, (uint64_t)(uintptr_t)native);
+
+    if (stream) {
+        *out = stream;
+        return MB_OK;
+    }
+    return mb__stream_new(dev, native, out);
+}
+
+/* ------------------------------------------------------------------ tickets and clocks */
+
+/* Records a fence and closes the open ticket with it. */
+static enum mb_err close_ticket(struct mb_device *dev, struct mb__stream *stream)
+{
+    struct mb__point *point;
+    struct mb_hw_fence fence;
+    enum mb_err err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
+
+    if (err)
+        return err;
+    mb__stream_poll(dev, stream);
+    if (stream->point_count == MB__POINTS)
+        stream->point_count--; /* the newest gives way; those before it pass sooner */
+    point = &stream->points[stream->point_count++];
+    point->ticket = stream->ticket;
+    point->fence = fence;
+    __atomic_store_n(&stream->ticket, stream->ticket + 1, __ATOMIC_RELAXED);
+    return MB_OK;
+}
+
+static uint64_t covered(const struct mb__stream *stream)
+{
+    uint64_t last = stream->point_count ? stream->points[stream->point_count - 1].ticket : 0;
+
+    return last > stream->done ? last : stream->done;
+}
+
+enum mb_err mb__stream_cover(struct mb_device *dev, struct mb__stream *stream)
+{
+    if (stream->freed <= covered(stream) || stream->retired)
+        return MB_OK; /* a retired one was closed for good */
+    return close_ticket(dev, stream);
+}
+
+void mb__stream_poll(struct mb_device *dev, struct mb__stream *stream)
+{
+    unsigned passed = 0;
+
+    while (passed < stream->point_count &&
+           dev->hw->ops->fence_done(dev->hw, stream->points[passed].fence))
+        passed++;
+    if (!passed)
+        return;
+    if (stream->points[passed - 1].ticket > stream->done)
+        stream->done = stream->points[passed - 1].ticket;
+    stream->point_count -= passed;
+    for (unsigned i = 0; i < stream->point_count; i++)
+        stream->points[i] = stream->points[i + passed];
+}
+
+uint64_t mb__stream_clock(const struct mb__stream *stream, const struct mb__stream *other)
+{
+    return other->index < stream->clock_count ? stream->clock[other->index] : 0;
+}
+
+static enum mb_err clock_reserve(struct mb__stream *stream, uint32_t count)
+{
+    uint64_t *clock;
+
+    if (count <= stream->clock_count)
+        return MB_OK;
+    clock = realloc(stream->clock, count * sizeof(*clock));
+    if (!clock)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the clock of a stream");
+    memset(clock + stream->clock_count, 0, (count - stream->clock_count) * sizeof(*clock));
+    stream->clock = clock;
+    stream->clock_count = count;
+    return MB_OK;
+}
+
+/* Room is there. */
+static void clock_raise(struct mb__stream *stream, const struct mb__stream *other, uint64_t ticket,
+                        const uint64_t *clock, uint32_t clock_count)
+{
+    for (uint32_t i = 0; i < clock_count; i++)
+        if (clock[i] > stream->clock[i])
+            stream->clock[i] = clock[i];
+    if (ticket > stream->clock[other->index])
+        stream->clock[other->index] = ticket;
+}
+
+bool mb__order_allows(const struct mb__stream *stream, const struct mb__stream *owner,
+                      uint64_t ticket)
+{
+    if (!owner || ticket <= owner->done)
+        return true;
+    if (!stream)
+        return false;
+    return owner == stream || ticket <= mb__stream_clock(stream, owner);
+}
+
+bool mb__node_usable(const struct mb__stream *stream, const struct mb__node *node)
+{
+    if (!node->lane)
+        return false;
+    if (!node->lane->apart)
+        return mb__order_allows(stream, node->lane->owner, node->ticket);
+    for (unsigned i = 0; i < node->order->count; i++)
+        if (!mb__order_allows(stream, node->order->points[i].stream, node->order->points[i].ticket))
+            return false;
+    return true;
+}
+
+struct mb__order *mb__order_new(const struct mb__order *uses, struct mb__stream *stream,
+                                uint64_t ticket)
+{
+    unsigned count = uses ? uses->count : 0;
+    struct mb__order *order = calloc(1, sizeof(*order) + (count + 1) * sizeof(order->points[0]));
+
+    if (!order)
+        return NULL;
+    if (count)
+        memcpy(order->points, uses->points, count * sizeof(order->points[0]));
+    order->count = count;
+    if (stream)
+        order->points[order->count++] = (struct mb__order_point){stream, ticket};
+    return order;
+}
+
+/* ------------------------------------------------------------------ lanes */
+
+enum mb_err mb__pool_lane(struct mb_pool *pool, struct mb__stream *stream, struct mb__lane **out)
+{
+    if (!stream) {
+        *out = &pool->ready;
+        return MB_OK;
+    }
+    if (stream->index >= pool->lane_count) {
+        uint32_t count = stream->index + 8;
+        struct mb__lane **lanes = realloc(pool->lanes, count * sizeof(struct mb__lane *));
+
+        if (!lanes)
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the lanes of a pool");
+        memset(lanes + pool->lane_count, 0, (count - pool->lane_count) * sizeof(struct mb__lane *));
+        pool->lanes = lanes;
+        pool->lane_count = count;
+    }
+    if (!pool->lanes[stream->index]) {
+        pool->lanes[stream->index] = calloc(1, sizeof(struct mb__lane));
+        if (!pool->lanes[stream->index])
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a lane of a pool");
+        pool->lanes[stream->index]->owner = stream;
+    }
+    *out = pool->lanes[stream->index];
+    return MB_OK;
+}
+
+/* Moves the nodes of one lane whose order has been met. */
+static bool promote_lane(struct mb_pool *pool, struct mb__lane *lane)
+{
+    struct mb__link *link = mb__tree_first(&lane->by_size);
+    bool moved = false;
+
+    while (link) {
+        struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_size);
+
+        link = mb__tree_next(link);
+        if (!mb__node_usable(NULL, node))
+            continue;
+        /* Joins with ready neighbours only, so `link` stays in this lane. */
+        mb__heap_move(&pool->heap, node, &pool->ready, 0);
+        moved = true;
+    }
+    return moved;
+}
+
+bool mb__promote(struct mb_pool *pool, bool record)
+{
+    struct mb_device *dev = pool->dev;
+    bool moved = false;
+
+    for (uint32_t i = 0; i < dev->streams.count; i++) {
+        struct mb__stream *stream = dev->streams.data[i];
+        struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;
+        bool holds = (lane && lane->free_bytes) || pool->apart.free_bytes;
+
+        mb__stream_poll(dev, stream);
+        if (record && holds)
+            (void)mb__stream_cover(dev, stream);
+        mb__stream_poll(dev, stream);
+        if (lane && lane->free_bytes)
+            moved |= promote_lane(pool, lane);
+    }
+    if (pool->apart.free_bytes)
+        moved |= promote_lane(pool, &pool->apart);
+    return moved;
+}
+
+/* `stream` waits for all that was freed on `other` so far, and may use it from then on. */
+static bool wait_for(struct mb_device *dev, struct mb__stream *stream, struct mb__stream *other)
+{
+    bool fresh = other->freed > covered(other);
+    struct mb__point last;
+
+    if (mb__stream_cover(dev, other) || !other->point_count ||
+        clock_reserve(stream, (uint32_t)dev->streams.count))
+        return false;
+    last = other->points[other->point_count - 1];
+    if (last.ticket <= mb__stream_clock(stream, other))
+        return false;
+    if (dev->hw->ops->fence_wait_stream(dev->hw, stream->hw, last.fence))
+        return false;
+    /* What `other` waited for itself counts only if it did so before the point. */
+    clock_raise(stream, other, last.ticket, other->clock, fresh ? other->clock_count : 0);
+    dev->counters.waits++;
+    return true;
+}
+
+bool mb__wait_for_others(struct mb_pool *pool, struct mb__stream *stream)
+{
+    struct mb_device *dev = pool->dev;
+    bool waited = false;
+
+    for (uint32_t i = 0; i < dev->streams.count; i++) {
+        struct mb__stream *other = dev->streams.data[i];
+        struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;
+
+        if (other == stream || !((lane && lane->free_bytes) || pool->apart.free_bytes))
+            continue;
+        waited |= wait_for(dev, stream, other);
+    }
+    return waited;
+}
+
+/* The last point of every stream that holds something, as fences to wait for. */
+static size_t pending_fences(struct mb_device *dev, struct mb_pool *pool, struct mb_hw_fence *list,
+                             size_t capacity)
+{
+    size_t count = 0;
+
+    for (uint32_t i = 0; i < dev->streams.count && count < capacity; i++) {
+        struct mb__stream *stream = dev->streams.data[i];
+        struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;
+
+        if (!((lane && lane->free_bytes) || pool->apart.free_bytes))
+            continue;
+        (void)mb__stream_cover(dev, stream);
+        if (stream->point_count)
+            list[count++] = stream->points[stream->point_count - 1].fence;
+    }
+    return count;
+}
+
+enum mb_err mb__wait_on_host(struct mb_device *dev, struct mb_pool *pool)
+{
+    enum { AT_ONCE = 64 };
+    struct mb_hw_fence list[AT_ONCE];
+    size_t count = pending_fences(dev, pool, list, AT_ONCE);
+    enum mb_err err = MB_OK;
+
+    mb__unlock(&dev->lock);
+    for (size_t i = 0; i < count && !err; i++)
+        err = dev->hw->ops->fence_wait_host(dev->hw, list[i], dev->config.wait_ns);
+    if (!err)
+        err = mb__vm_drain(dev->vm);
+    mb__lock(&dev->lock);
+    return err;
+}
+
+/* ------------------------------------------------------------------ retirement */
+
+/* A retired stream whose memory is used up or passed: its index may serve again. */
+static bool is_empty(struct mb_device *dev, const struct mb__stream *stream)
+{
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
+        if (stream->index < pool->lane_count && pool->lanes[stream->index] &&
+            pool->lanes[stream->index]->free_bytes)
+            return false;
+    return stream->done + 1 >= stream->ticket;
+}
+
+static void collect_idle(struct mb_device *dev)
+{
+    for (uint32_t i = 0; i < dev->streams.count; i++) {
+        struct mb__stream *stream = dev->streams.data[i];
+
+        if (!stream->retired || !stream->hw)
+            continue;
+        mb__stream_poll(dev, stream);
+        if (!is_empty(dev, stream))
+            continue;
+        stream->hw = NULL;
+        stream->native = NULL;
+        (void)MB_VEC_PUSH(&dev->idle_streams, stream); /* room was made when it was opened */
+    }
+}
+
+/* Its memory stays in its lanes until the last point has passed; then anybody may use it. */
+enum mb_err mb__stream_destroy(struct mb_device *dev, mb_stream native)
+{
+    struct mb__stream *stream = mb__map_get_ptr(&dev->by_native, (uint64_t)(uintptr_t)native);
+    enum mb_err err;
+
+    if (!stream || !native || stream == dev->own)
+        return mb__fail(MB_ERR_NOT_FOUND, "%p is no stream that this device has seen", native);
+    mb__bins_flush(dev, NULL);
+    err = close_ticket(dev, stream);
+    if (err)
+        return err;
+    mb__bins_forget_stream(dev, stream);
+    mb__map_del(&dev->by_native, (uint64_t)(uintptr_t)native, NULL);
+    stream->retired = true;
+    dev->hw->ops->stream_close(dev->hw, stream->hw);
+    if (stream->created)
+        err = dev->hw->ops->stream_destroy(dev->hw, native);
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
+        mb__promote(pool, false);
+    return err;
+}
+
+enum mb_err mb__stream_create(struct mb_device *dev, mb_stream *out)
+{
+    struct mb__stream *stream = NULL;
+    mb_stream native;
+    enum mb_err err;
+
+    collect_idle(dev);
+    err = dev->hw->ops->stream_create(dev->hw, &native);
+    if (err)
+        return err;
+    err = mb__stream_new(dev, native, &stream);
+    if (err) {
+        (void)dev->hw->ops->stream_destroy(dev->hw, native);
+        return err;
+    }
+    stream->created = true;
+    *out = native;
+    return MB_OK;
+}
+
+enum mb_err mb__stream_sync(struct mb_device *dev, mb_stream native)
+{
+    struct mb__stream *stream;
+    struct mb_hw_fence fence;
+    uint64_t ticket;
+    enum mb_err err;
+
+    mb__lock(&dev->lock);
+    err = mb__stream_get(dev, native, &stream);
+    if (!err)
+        err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
+    if (err) {
+        mb__unlock(&dev->lock);
+        return err;
+    }
+    ticket = stream->ticket;
+    __atomic_store_n(&stream->ticket, ticket + 1, __ATOMIC_RELAXED);
+    mb__unlock(&dev->lock);
+    err = dev->hw->ops->fence_wait_host(dev->hw, fence, 0);
+    if (err)
+        return err;
+    mb__lock(&dev->lock);
+    if (ticket > stream->done)
+        stream->done = ticket;
+    mb__pools_after_sync(dev);
+    mb__unlock(&dev->lock);
+    return MB_OK;
+}
+
+/* ------------------------------------------------------------------ events */
+
+enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
+{
+    struct mb_event *event = calloc(1, sizeof(*event));
+
+    if (!event)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for an event");
+    event->dev = dev;
+    event->next = dev->events;
+    if (event->next)
+        event->next->prev = event;
+    dev->events = event;
+    *out = event;
+    return MB_OK;
+}
+
+bool mb__event_of(const struct mb_event *event, const struct mb_device *dev)
+{
+    return event && event->dev == dev;
+}
+
+void mb__event_drop(struct mb_event *event)
+{
+    if (event->prev)
+        event->prev->next = event->next;
+    else
+        event->dev->events = event->next;
+    if (event->next)
+        event->next->prev = event->prev;
+    event->dev = NULL;
+    free(event->clock);
+    free(event);
+}
+
+enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
+{
+    struct mb_device *dev = event->dev;
+    struct mb__stream *stream;
+    struct mb_hw_fence fence;
+    uint64_t *clock = NULL;
+    enum mb_err err = mb__stream_get(dev, native, &stream);
+
+    if (err)
+        return err;
+    if (stream->clock_count) {
+        clock = malloc(stream->clock_count * sizeof(*clock));
+        if (!clock)
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the clock of an event");
+        memcpy(clock, stream->clock, stream->clock_count * sizeof(*clock));
+    }
+    err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
+    if (err) {
+        free(clock);
+        return err;
+    }
+    free(event->clock);
+    event->clock = clock;
+    event->clock_count = stream->clock_count;
+    event->stream = stream;
+    event->fence = fence;
+    event->ticket = stream->ticket;
+    __atomic_store_n(&stream->ticket, stream->ticket + 1, __ATOMIC_RELAXED);
+    return MB_OK;
+}
+
+enum mb_err mb__event_wait(struct mb_event *event, mb_stream native)
+{
+    struct mb_device *dev = event->dev;
+    struct mb__stream *stream;
+    enum mb_err err;
+
+    if (!event->stream)
+        return MB_OK; /* as in CUDA: waiting for an event never recorded waits for nothing */
+    err = mb__stream_get(dev, native, &stream);
+    if (!err)
+        err = clock_reserve(stream, (uint32_t)dev->streams.count);
+    if (!err)
+        err = dev->hw->ops->fence_wait_stream(dev->hw, stream->hw, event->fence);
+    if (err)
+        return err;
+    clock_raise(stream, event->stream, event->ticket, event->clock, event->clock_count);
+    return MB_OK;
+}
+
+void mb__events_fini(struct mb_device *dev)
+{
+    while (dev->events) {
+        struct mb_event *event = dev->events;
+
+        dev->events = event->next;
+        free(event->clock);
+        free(event);
+    }
+}
+
+void mb__streams_fini(struct mb_device *dev)
+{
+    for (size_t i = 0; i < dev->streams.count; i++) {
+        struct mb__stream *stream = dev->streams.data[i];
+
+        if (!stream->retired) {
+            dev->hw->ops->stream_close(dev->hw, stream->hw);
+            if (stream->created)
+                (void)dev->hw->ops->stream_destroy(dev->hw, stream->native);
+        }
+        free(stream->clock);
+        free(stream);
+    }
+    MB_VEC_FREE(&dev->streams);
+    MB_VEC_FREE(&dev->idle_streams);
+    mb__map_free(&dev->by_native);
+}

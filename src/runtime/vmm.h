@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * vmm.h - reserved addresses, memory objects, mappings, aliases, sleep and wake.
+ *
+ * LOCKING   The device's lock is held by the caller of every function here.
+ */
+#ifndef MB_RUNTIME_VMM_H
+#define MB_RUNTIME_VMM_H
+
+#include "runtime/runtime.h"
+
+enum mb_err mb__vmm_new(struct mb_device *dev);
+void mb__vmm_fini(struct mb_device *dev);
+/* Bytes of the frames that memory objects hold. */
+uint64_t mb__vmm_bytes(const struct mb_device *dev);
+/* Is the whole range mapped in reserved addresses? */
+bool mb__vmm_covers(struct mb_device *dev, uint64_t addr, uint64_t bytes);
+bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out);
+enum mb_err mb__vmm_check(struct mb_device *dev);
+
+enum mb_err mb__vmm_reserve(struct mb_device *dev, uint64_t bytes, uint64_t align, void **va);
+enum mb_err mb__vmm_unreserve(struct mb_device *dev, void *va, uint64_t bytes);
+enum mb_err mb__vmm_create(struct mb_device *dev, uint64_t bytes, mb_mem *out);
+enum mb_err mb__vmm_release(struct mb_device *dev, mb_mem mem);
+/* host: done when the call returns. */
+enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
+                          bool host, mb_stream native);
+enum mb_err mb__vmm_sleep(struct mb_device *dev, void *va, uint64_t bytes, mb_stream native);
+enum mb_err mb__vmm_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_stream native);
+
+#endif
