@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * program.h - what the host passes to the CUDA kernels; read by C and CUDA C++ alike.
+ *
+ * One pop launch is a small program: up to MB_POP_SEGMENTS runs of slots to write, then, if asked, an
+ * invalidate that a helper channel performs for the kernel.
+ *
+ * INVALIDATE PROTOCOL. Three 64-bit words in device memory that helper and kernels share:
+ *   request  the highest ticket anyone asked for; kernels raise it with an atomic maximum
+ *   answer   the highest ticket whose invalidate has completed; only the helper writes it
+ * The helper's queue holds, for n = 1, 2, 3, ...: wait answer >= n-1, wait request >= n, invalidate,
+ * membar, answer := n. So invalidate n starts only after request >= n and answer >= n-1 were true in
+ * memory. A kernel whose entries are visible reads request and answer and takes
+ *   ticket = min(request + 1, answer + 2)
+ * which is the smallest n whose invalidate has certainly not started: if n = request + 1, nobody had
+ * asked for it; if n = answer + 2, its predecessor had not been answered. Kernels that read the same
+ * words share one invalidate, so any number of simultaneous requests costs at most two. Comparisons are
+ * by signed difference. Tickets are taken on the device, so a captured launch may be replayed.
+ */
+#ifndef MB_KERNELS_CUDA_PROGRAM_H
+#define MB_KERNELS_CUDA_PROGRAM_H
+
+#include <stdint.h>
+
+enum {
+    MB_POP_SEGMENTS = 6,
+    MB_POP_THREADS = 1024, /* one block: a single SM stores 16 KiB of slots in about 0.2 us */
+    /* frame numbers that travel in the launch itself, by kernel variant */
+    MB_POP_LIST_S = 32,
+    MB_POP_LIST_M = 256,
+    MB_POP_LIST_L = 1024, /* 4 KiB of list: needs parameters beyond 4 KiB (driver 530 and later) */
+};
+
+enum mb_pop_flag {
+    MB_POP_INVALIDATE = 1 << 0, /* ask the helper after the writes, end when it has answered */
+};
+
+/* Slots slots[0..count): frame list[at + i] under `tmpl`, or with at = MB_POP_SAME `tmpl` as it is. */
+struct mb_pop_segment {
+    uint64_t slots; /* device address of the first slot */
+    uint64_t tmpl;
+    uint32_t count;
+    uint32_t at;
+};
+#define MB_POP_SAME UINT32_MAX
+
+/* Why a kernel gave up; written to the host's error word together with the ticket. */
+enum mb_pop_error {
+    MB_POP_NO_ANSWER = 1, /* the helper did not answer in time; the kernel trapped */
+};
+
+struct mb_pop_head {
+    uint64_t request;    /* device address of the request word */
+    uint64_t answer;     /* device address of the answer word */
+    uint64_t error;      /* device address of two words in host memory: code, ticket */
+    uint64_t list;       /* device address of the frame list, 0: it follows in the parameters */
+    uint64_t timeout_ns; /* longest wait for an answer */
+    uint64_t done;       /* device address of the stream's timeline, 0: leave it alone */
+    uint64_t done_value; /* stored there when everything above has happened */
+    uint32_t segments;
+    uint32_t flags; /* enum mb_pop_flag */
+    uint32_t slot_bytes;
+    uint32_t pfn_shift; /* mb_fmt_pfn_shift() */
+    struct mb_pop_segment segment[MB_POP_SEGMENTS];
+};
+
+#endif

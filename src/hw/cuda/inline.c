@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * inline.c - a batch as kernels on the caller's stream.
+ *
+ * How       Commands are gathered into one launch as long as order allows: writes, then one invalidate. A
+ *           write after an invalidate starts the next launch, since kernels of a stream run one after the
+ *           other. Frame numbers travel in the launch's parameters up to MB_POP_LIST_L of them, else
+ *           in a pinned buffer that is reused once its launch has passed. The last launch stores the
+ *           batch's fence itself, which saves a driver call.
+ * BARRIER   A kernel's writes are visible to walkers when it has ended: nothing to do.
+ * MEMBAR    is part of every prepared invalidate.
+ * Capture   Everything is captured like any launch: tickets are taken on the device, frame numbers are
+ *           copied into the graph or into a buffer that stays. Only the fence is left out (stream.c).
+ * Locking   stream->lock is held by the caller; dev->table_lock for the list of buffers.
+ */
+#include "hw/cuda/cuda.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+
+#define ANSWER_TIMEOUT_NS ((uint64_t)4000000000u)
+
+enum { MIN_LIST = 16384 };
+
+struct program {
+    struct mb_pop_head head;
+    uint32_t list[MB_POP_LIST_L];
+};
+
+struct builder {
+    struct mb_cuda *dev;
+    struct mb_hw_stream *stream;
+    bool capturing;
+    uint32_t frames;            /* in the whole batch */
+    struct mb_cuda_list *list;  /* pinned, when they do not fit into parameters */
+    uint32_t *next;             /* where the next frame numbers go */
+    uint32_t used;              /* frame numbers of the launch being gathered (of the batch: list) */
+    uint64_t seq;               /* value for the timeline; 0: none */
+    unsigned launches;
+    struct program p;
+};
+
+/* ------------------------------------------------------------ pinned lists */
+
+/* table_lock held */
+static struct mb_cuda_list *find_list(struct mb_cuda *dev, uint32_t frames)
+{
+    for (struct mb_cuda_list *l = dev->lists; l; l = l->next) {
+        if (!l->captured && !l->taken && l->capacity >= frames &&
+            mb__cuda_fence_done(&dev->base, l->fence))
+            return l;
+    }
+    return NULL;
+}
+
+static enum mb_err new_list(struct mb_cuda *dev, uint32_t frames, struct mb_cuda_list **out)
+{
+    struct mb_cuda_list *l = calloc(1, sizeof(*l));
+    uint32_t capacity = MIN_LIST;
+    void *host = NULL;
+    enum mb_err err;
+
+    if (!l)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no memory for a list's record");
+    while (capacity < frames)
+        capacity *= 2;
+    err = mb__cuda_result(dev,
+                          dev->cu->host_alloc(&host, sizeof(uint32_t) * capacity,
+                                              CU_HOST_ALLOC_PORTABLE | CU_HOST_ALLOC_MAPPED),
+                          "pinned memory for frame numbers");
+    if (!err)
+        err = mb__cuda_result(dev, dev->cu->host_device_ptr(&l->device, host, 0),
+                              "device address of pinned memory");
+    if (err) {
+        if (host)
+            (void)dev->cu->host_free(host);
+        free(l);
+        return err;
+    }
+    l->host = host;
+    l->capacity = capacity;
+    *out = l;
+    return MB_OK;
+}
+
+static enum mb_err take_list(struct builder *b)
+{
+    struct mb_cuda *dev = b->dev;
+    struct mb_cuda_list *l = NULL;
+    enum mb_err err;
+
+    pthread_mutex_lock(&dev->table_lock);
+    if (!b->capturing)
+        l = find_list(dev, b->frames);
+    if (l)
+        l->taken = true;
+    pthread_mutex_unlock(&dev->table_lock);
+    if (!l) {
+        int mode = CU_CAPTURE_RELAXED;
+
+        (void)dev->cu->capture_mode(&mode);
+        err = new_list(dev, b->frames, &l);
+        (void)dev->cu->capture_mode(&mode);
+        if (err)
+            return err;
+        l->taken = true;
+        l->captured = b->capturing;
+        pthread_mutex_lock(&dev->table_lock);
+        l->next = dev->lists;
+        dev->lists = l;
+        pthread_mutex_unlock(&dev->table_lock);
+    }
+    b->list = l;
+    b->next = l->host;
+    return MB_OK;
+}
+
+static void put_list(struct builder *b, struct mb_hw_fence fence)
+{
+    if (!b->list)
+        return;
+    pthread_mutex_lock(&b->dev->table_lock);
+    b->list->fence = fence;
+    b->list->taken = false;
+    pthread_mutex_unlock(&b->dev->table_lock);
+}
+
+void mb__cuda_lists_free(struct mb_cuda *dev)
+{
+    while (dev->lists) {
+        struct mb_cuda_list *l = dev->lists;
+
+        dev->lists = l->next;
+        (void)dev->cu->host_free(l->host);
+        free(l);
+    }
+}
+
+/* ------------------------------------------------------------ launches */
+
+static void begin_launch(struct builder *b)
+{
+    struct mb_pop_head *h = &b->p.head;
+    uint64_t shared = b->dev->control_va + MB_FRAME_BYTES;
+
+    h->request = shared + MB_SHARED_REQUEST;
+    h->answer = shared + MB_SHARED_ANSWER;
+    h->error = b->dev->pinned_dev + offsetof(struct mb_cuda_pinned, error);
+    h->timeout_ns = ANSWER_TIMEOUT_NS;
+    h->list = b->list ? b->list->device : 0;
+    h->done = h->done_value = 0;
+    h->segments = h->flags = 0;
+    h->slot_bytes = 16;
+    h->pfn_shift = mb_fmt_pfn_shift(b->dev->space.fmt);
+    if (!b->list) {
+        b->used = 0;
+        b->next = b->p.list;
+    }
+}
+
+static enum mb_err launch(struct builder *b, bool last)
+{
+    struct mb_cuda *dev = b->dev;
+    struct mb_pop_head *h = &b->p.head;
+    cu_function f = dev->pop_ring;
+    unsigned threads = 32;
+    uint32_t most = 0;
+    void *params[1] = {&b->p};
+    enum mb_err err;
+
+    for (unsigned i = 0; i < h->segments; i++)
+        most = h->segment[i].count > most ? h->segment[i].count : most;
+    while (threads < most && threads < MB_POP_THREADS)
+        threads *= 2;
+    if (!b->list)
+        f = b->used <= MB_POP_LIST_S   ? dev->pop_s
+            : b->used <= MB_POP_LIST_M ? dev->pop_m
+                                       : dev->pop_l;
+    if (last && b->seq) {
+        h->done = b->stream->timeline_dev;
+        h->done_value = b->seq;
+    }
+    err = mb__cuda_result(
+        dev, dev->cu->launch(f, 1, 1, 1, threads, 1, 1, 0, b->stream->native, params, NULL),
+        "launching pte_pop");
+    if (err)
+        return err;
+    b->launches++;
+    begin_launch(b);
+    return MB_OK;
+}
+
+static enum mb_err flush(struct builder *b)
+{
+    const struct mb_pop_head *h = &b->p.head;
+
+    return h->segments || h->flags ? launch(b, false) : MB_OK;
+}
+
+static enum mb_err add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
+{
+    const struct mb_hw_view *view = cmd->leaves.view;
+    uint32_t at = 0, count = cmd->leaves.count;
+
+    while (at < count) {
+        struct mb_pop_head *h = &b->p.head;
+        uint32_t n = count - at;
+        struct mb_pop_segment *seg;
+
+        if (h->flags & MB_POP_INVALIDATE || h->segments == MB_POP_SEGMENTS ||
+            (cmd->leaves.pfns && !b->list && b->used == MB_POP_LIST_L)) {
+            enum mb_err err = flush(b);
+
+            if (err)
+                return err;
+        }
+        if (cmd->leaves.pfns && !b->list && n > MB_POP_LIST_L - b->used)
+            n = MB_POP_LIST_L - b->used;
+        seg = &h->segment[h->segments++];
+        seg->slots = view->table + (uint64_t)(cmd->leaves.first + at) * view->slot_bytes;
+        seg->count = n;
+        if (cmd->leaves.pfns) {
+            memcpy(b->next, cmd->leaves.pfns + at, sizeof(uint32_t) * n);
+            seg->tmpl = cmd->leaves.tmpl;
+            seg->at = b->used;
+            b->next += n;
+            b->used += n;
+        } else {
+            seg->tmpl =
+                mb__cuda_expect(&b->dev->space, true, mb__phys_of_pfn(view->clear_pfn)).lo;
+            seg->at = MB_POP_SAME;
+        }
+        at += n;
+    }
+    return MB_OK;
+}
+
+static enum mb_err add(struct builder *b, const struct mb_hw_cmd *cmd)
+{
+    enum mb_err err = MB_OK;
+
+    switch (cmd->kind) {
+    case MB_HW_WAIT:
+        if (cmd->fence.stream == b->stream || mb__cuda_fence_done(&b->dev->base, cmd->fence))
+            break;
+        err = flush(b);
+        if (!err)
+            err = mb__cuda_enqueue_wait(b->dev, b->stream, cmd->fence);
+        break;
+    case MB_HW_LEAVES:
+        err = add_leaves(b, cmd);
+        break;
+    case MB_HW_INVALIDATE:
+        b->p.head.flags |= MB_POP_INVALIDATE;
+        atomic_fetch_add_explicit(&b->dev->invalidates, 1, memory_order_relaxed);
+        break;
+    default:
+        break;
+    }
+    return err;
+}
+
+/* Nothing has been sent yet. */
+static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsigned count)
+{
+    struct mb_cuda_window *window;
+    uint64_t frames = 0, slots = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        enum mb_err err = MB_OK;
+
+        if (cmds[i].kind == MB_HW_LEAVES) {
+            err = mb__cuda_check_leaves(b->dev, &cmds[i], &window);
+            slots += cmds[i].leaves.count;
+            frames += cmds[i].leaves.pfns ? cmds[i].leaves.count : 0;
+        } else if (cmds[i].kind == MB_HW_DIR) {
+            err = mb__fail(MB_ERR_NOT_SUPPORTED, "directories of a CUDA context are the driver's");
+        } else if (cmds[i].kind == MB_HW_WAIT && cmds[i].fence.stream &&
+                   cmds[i].fence.seq > cmds[i].fence.stream->seq &&
+                   cmds[i].fence.stream != b->stream) {
+            err = mb__fail(MB_ERR_NOT_SUPPORTED,
+                           "a batch waits for a fence recorded in a capture that is not enqueued");
+        }
+        if (err)
+            return err;
+    }
+    if (frames > UINT32_MAX)
+        return mb__fail(MB_ERR_LIMIT, "more than 2^32 frames in a batch");
+    b->frames = (uint32_t)frames;
+    atomic_fetch_add_explicit(&b->dev->entries, slots, memory_order_relaxed);
+    return MB_OK;
+}
+
+enum mb_err mb__cuda_inline_submit(struct mb_cuda *dev, struct mb_hw_stream *stream,
+                                   const struct mb_hw_cmd *cmds, unsigned count,
+                                   struct mb_hw_fence *done)
+{
+    struct builder b;
+    enum mb_err err;
+
+    b.dev = dev;
+    b.stream = stream;
+    b.list = NULL;
+    b.used = b.launches = 0;
+    err = check(&b, cmds, count);
+    if (err)
+        return err;
+    b.capturing = mb__cuda_capturing(dev, stream);
+    b.seq = b.capturing ? 0 : stream->seq + 1;
+    if (b.frames > MB_POP_LIST_L)
+        err = take_list(&b);
+    if (err)
+        return err;
+    begin_launch(&b);
+    for (unsigned i = 0; !err && i < count; i++)
+        err = add(&b, &cmds[i]);
+    if (!err && (b.p.head.segments || b.p.head.flags || b.launches || b.seq))
+        err = launch(&b, true);
+    if (!err && b.seq)
+        stream->seq = b.seq;
+    *done = (struct mb_hw_fence){.stream = stream, .seq = stream->seq + (b.capturing ? 1 : 0)};
+    put_list(&b, err ? (struct mb_hw_fence){.stream = NULL} : *done);
+    return err;
+}
