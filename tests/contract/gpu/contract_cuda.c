@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: MIT */
+/* The contract, held to a real GPU through CUDA. Rules that would end the process's context say so and
+ * are left out; memory is capped, so that the device stays usable for others. */
+#include "../contract.h"
+
+#define GIB ((uint64_t)1 << 30)
+
+#define CUDA(text, mode)                                                                           \
+    {                                                                                              \
+        .backend = "cuda", .name = "cuda " text, .hw = {                                           \
+            .device_memory_bytes = 4 * GIB,                                                        \
+            .tables = mode                                                                         \
+        }                                                                                          \
+    }
+
+static const struct contract_config configs[] = {
+    CUDA("inline", "inline"),
+    CUDA("isolated", "isolated"),
+    CUDA("driver tables", "driver"),
+};
+
+#define RUN_RULE(name)                                                                             \
+    TEST(name)                                                                                     \
+    {                                                                                              \
+        contract_run(configs, sizeof(configs) / sizeof(configs[0]), contract_##name);              \
+    }
+CONTRACT_RULES(RUN_RULE)
