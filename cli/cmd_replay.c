@@ -2,6 +2,7 @@
 /* cmd_replay.c - `moonbright replay TRACE...`. */
 #include "cli.h"
 #include "config.h"
+#include "models/run.h"
 #include "replay.h"
 #include "report.h"
 
@@ -47,6 +48,9 @@ static int choose_policy(const char *name, const struct replay_policy **policy)
     cli_fail(CLI_BAD_INPUT, "replay", "there is no policy \"%.64s\"; expected one of", name);
     for (unsigned i = 0; i < replay_policy_count; i++)
         fprintf(stderr, "  %-20s %s\n", replay_policies[i].name, replay_policies[i].summary);
+    for (unsigned i = 0; model_infos[i]; i++)
+        fprintf(stderr, "  %-20s %s %s\n", model_infos[i]->name, MODEL_MARK,
+                model_infos[i]->summary);
     return CLI_BAD_INPUT;
 }
 
@@ -56,7 +60,11 @@ static int check_arguments(const struct replay_arguments *a, struct replay_optio
 {
     int code = choose_verify(a->verify, &options->verify);
 
-    if (!code)
+    if (!code && model_named(a->policy) && a->verify)
+        code = cli_fail(CLI_BAD_INPUT, "replay",
+                        "--verify was given with the model \"%.64s\", which writes no memory",
+                        a->policy);
+    if (!code && !model_named(a->policy))
         code = choose_policy(a->policy, &options->policy);
     if (code)
         return code;
@@ -128,6 +136,31 @@ static int replay_one(const char *path, const struct replay_arguments *a,
     return code;
 }
 
+/* Another allocator's policy, as a model: needs no device. */
+static int model_one(const char *path, const struct replay_arguments *a,
+                     const struct replay_options *options, const struct trace_options *trace)
+{
+    static struct model_result result; /* large, and one runs at a time */
+    struct trace_reader *reader = NULL;
+    uint64_t limit = a->limit_bytes ? a->limit_bytes : a->device.memory_bytes;
+    int code = open_trace(path, a, options, trace, &reader);
+
+    if (code)
+        return code;
+    code = model_run(reader, a->policy, limit, a->events, &result);
+    trace_close(reader);
+    if (code)
+        return cli_fail(code, "replay", "%s", result.problem);
+    if (a->json)
+        model_report_json(path, &result);
+    else
+        model_report_text(path, &result);
+    if (result.stats.failed_requests)
+        return cli_fail(CLI_FAILED, "replay", "%s: %llu requests were refused", path,
+                        (unsigned long long)result.stats.failed_requests);
+    return CLI_OK;
+}
+
 /* Input that is wrong outranks a run that failed: the caller has to look at the input first. */
 static int worse(int a, int b)
 {
@@ -174,7 +207,8 @@ static int run(int argc, char **argv)
         return code;
     options.config = config;
     for (int i = 1; i <= count; i++)
-        code = worse(code, replay_one(argv[i], &a, &options, &trace));
+        code = worse(code, model_named(a.policy) ? model_one(argv[i], &a, &options, &trace)
+                                                 : replay_one(argv[i], &a, &options, &trace));
     return code;
 }
 
@@ -195,7 +229,9 @@ const struct cli_command cli_replay = {
         "  --seed N              of contents and spreading; also lets the software GPU run what "
         "can\n"
         "                        run in an order drawn from N, instead of the order of the calls\n"
-        "  --policy NAME         moonbright (default) or moonbright-blocking\n"
+        "  --policy NAME         moonbright (default), moonbright-blocking, or a model of another\n"
+        "                        allocator: torch-caching, torch-expandable, tf-bfc, cuda-async,\n"
+        "                        gmlake, with options as in torch-caching,max_split_size:200MiB\n"
         "  --limit SIZE          refuse to hold more frames than this\n"
         "  --events N            stop after N events\n"
         "  --format NAME         torch-csv, rmm-csv, torch-snapshot; default: by the first bytes\n"
