@@ -55,7 +55,7 @@ static const struct mb_conf_key keys[] = {
     {"window_space", MB_CONF_BYTES, FIELD(ring_bytes), 0, 0, NULL, "addresses for windows; 0: default"},
     {"growth", MB_CONF_CHOICE, FIELD(growth), 0, 0, growths, "compose before growing, or after"},
     {"cache", MB_CONF_BOOL, FIELD(cache), 0, 0, NULL, "keep freed blocks ready per thread"},
-    {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL, "of such blocks per thread; 0: 1/64"},
+    {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL, "of such blocks below 1 MiB, per thread; 0: 8m"},
     {"window_cache", MB_CONF_BYTES, FIELD(window_bytes), 0, 0, NULL, "of unused windows; 0: default"},
     {"release_threshold", MB_CONF_BYTES, FIELD(release_threshold), 0, 0, NULL,
      "kept by the default pool after a synchronize"},

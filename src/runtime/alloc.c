@@ -173,6 +173,15 @@ static enum mb_err from_flushed(struct mb__request *req)
     return mb__bins_flush(req->dev, req->pool) ? from_holes(req) : MB_ERR_NO_MEMORY;
 }
 
+/* Large blocks wait in bins for a request of just their size. Any other large request is better served when
+ * they are holes again, joined with their neighbours. */
+static enum mb_err without_large_bins(struct mb__request *req)
+{
+    if (req->bytes >= MB__LARGE)
+        mb__bins_flush_large(req->dev, req->pool);
+    return from_holes(req);
+}
+
 static enum mb_err composed(struct mb__request *req)
 {
     return mb__stitch(req);
@@ -244,9 +253,9 @@ static enum mb_err after_host_wait(struct mb__request *req)
 enum mb_err mb__find_memory(struct mb__request *req)
 {
     typedef enum mb_err step(struct mb__request *);
-    static step *const tight[] = {from_holes, from_flushed, composed, finished,
+    static step *const tight[] = {without_large_bins, from_flushed, composed, finished,
                                   grown,      released,     waited,   after_host_wait};
-    static step *const fast[] = {from_holes, from_flushed, finished, grown,
+    static step *const fast[] = {without_large_bins, from_flushed, finished, grown,
                                  composed,   released,     waited,   after_host_wait};
     step *const *steps = req->dev->config.growth == MB__GROWTH_FAST ? fast : tight;
     enum mb_err err = MB_ERR_NO_MEMORY;

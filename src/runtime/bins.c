@@ -87,6 +87,14 @@ static void cache_stream(struct mb__shard *shard, struct mb__stream *stream)
     shard->streams[i].stream = stream;
 }
 
+/* Changes the account that blocks of `size` belong to. */
+static void add_bytes(struct mb__shard *shard, uint64_t size, int64_t bytes)
+{
+    uint64_t *account = size < MB__LARGE ? &shard->bytes : &shard->large_bytes;
+
+    __atomic_store_n(account, *account + (uint64_t)bytes, __ATOMIC_RELAXED);
+}
+
 static struct mb__bin *set_of(struct mb__shard *shard, const struct mb_pool *pool,
                               const struct mb__stream *stream, uint64_t bytes)
 {
@@ -161,7 +169,7 @@ bool mb__bins_malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t reque
         bin->head = block->next;
         bin->count--;
         bin->used_at = shard->clock++;
-        shard->bytes -= bytes;
+        add_bytes(shard, bytes, -(int64_t)bytes);
         block->requested = requested;
         __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELAXED);
         account_malloc(&pool->accounts[index], requested, bytes);
@@ -177,7 +185,8 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
 {
     struct mb__bin *bin;
 
-    if (shard->bytes + block->bytes > dev->bin_bytes)
+    if (block->bytes < MB__LARGE ? shard->bytes + block->bytes > dev->bin_bytes
+                                 : shard->large_bytes + block->bytes > dev->large_bin_bytes)
         return false;
     bin = find_bin(shard, block->pool, stream, block->bytes);
     if (!bin)
@@ -190,7 +199,7 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
     bin->head = block;
     bin->count++;
     bin->used_at = shard->clock++;
-    shard->bytes += block->bytes;
+    add_bytes(shard, block->bytes, (int64_t)block->bytes);
     account_free(&block->pool->accounts[index], block->requested, block->bytes);
     return true;
 }
@@ -249,17 +258,18 @@ void mb__bins_forget_stream(struct mb_device *dev, const struct mb__stream *stre
     }
 }
 
-/* Empties the bins of one shard into a list. */
-static struct mb__block *drain_shard(struct mb__shard *shard, const struct mb_pool *pool)
+/* Empties the bins of one shard whose blocks have at least `least` bytes, into a list. */
+static struct mb__block *drain_shard(struct mb__shard *shard, const struct mb_pool *pool,
+                                     uint64_t least)
 {
     struct mb__bin *bin = &shard->bins[0][0], *end = bin + MB__BIN_SETS * MB__BIN_WAYS;
     struct mb__block *list = NULL;
 
     mb__shard_lock(shard);
-    for (; shard->bytes && bin < end; bin++) {
-        if (!bin->head || (pool && bin->pool != pool))
+    for (; shard->bytes + shard->large_bytes && bin < end; bin++) {
+        if (!bin->head || bin->bytes < least || (pool && bin->pool != pool))
             continue;
-        shard->bytes -= bin->bytes * bin->count;
+        add_bytes(shard, bin->bytes, -(int64_t)(bin->bytes * bin->count));
         while (bin->head) {
             struct mb__block *block = bin->head;
 
@@ -273,24 +283,36 @@ static struct mb__block *drain_shard(struct mb__shard *shard, const struct mb_po
     return list;
 }
 
+static bool return_list(struct mb_device *dev, struct mb__block *list)
+{
+    bool any = list != NULL;
+
+    while (list) {
+        struct mb__block *block = list;
+
+        list = block->next;
+        dev->recent[(block->addr >> 9) % MB__RECENT] = block->addr;
+        mb__table_del(&dev->table, block->addr);
+        mb__block_return(dev, block, block->stream, block->ticket);
+    }
+    return any;
+}
+
 bool mb__bins_flush(struct mb_device *dev, const struct mb_pool *pool)
 {
     bool any = false;
 
-    for (unsigned s = 0; s < mb__shards_active(); s++) {
-        struct mb__block *list = drain_shard(&dev->shards[s], pool);
-
-        while (list) {
-            struct mb__block *block = list;
-
-            list = block->next;
-            dev->recent[(block->addr >> 9) % MB__RECENT] = block->addr;
-            mb__table_del(&dev->table, block->addr);
-            mb__block_return(dev, block, block->stream, block->ticket);
-            any = true;
-        }
-    }
+    for (unsigned s = 0; s < mb__shards_active(); s++)
+        any |= return_list(dev, drain_shard(&dev->shards[s], pool, 0));
     return any;
+}
+
+void mb__bins_flush_large(struct mb_device *dev, const struct mb_pool *pool)
+{
+    for (unsigned s = 0; s < mb__shards_active(); s++)
+        /* A glance without the lock: what is missed now is found by the flush of a later step. */
+        if (__atomic_load_n(&dev->shards[s].large_bytes, __ATOMIC_RELAXED))
+            return_list(dev, drain_shard(&dev->shards[s], pool, MB__LARGE));
 }
 
 uint64_t mb__bins_bytes(struct mb_device *dev, const struct mb_pool *pool)

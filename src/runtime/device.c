@@ -17,6 +17,10 @@
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
 
+enum {
+    BIN_BYTES = 8 << 20, /* default of cache_bytes: */
+};
+
 static pthread_mutex_t shells_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mb_device *shells; /* closed ones; shells_lock */
 static bool in_fork;             /* set in the child, which has one thread then */
@@ -134,10 +138,11 @@ static void set_bounds(struct mb_device *dev)
     uint64_t total = dev->hw->caps.total_bytes;
 
     if (!dev->config.bin_bytes)
-        dev->config.bin_bytes = total / 64;
+        dev->config.bin_bytes = BIN_BYTES;
     if (!dev->config.window_bytes)
         dev->config.window_bytes = total;
     dev->bin_bytes = dev->config.bin_bytes;
+    dev->large_bin_bytes = total / 16;
     /* Checks look at every block when it changes hands, which bins would hide. */
     dev->use_bins = !dev->config.no_bins && !(dev->config.checks & ~(unsigned)MB__CHECK_LEAKS);
 }

@@ -43,11 +43,12 @@ enum {
     MB__BIN_WAYS = 4,         /* bins per set */
     MB__STREAM_SLOTS = 16,    /* per shard: cache of native handle -> record */
     MB__POINTS = 8,           /* recorded and not yet passed points kept per stream */
+    MB__LARGE = 1 << 20,      /* from here on a block's bin is emptied for requests of other sizes */
     MB__RECENT = 4096,        /* remembered freed addresses, to tell a double free from nonsense */
     MB__WINDOWS_MAX = 512,    /* cached windows per pool */
     MB__SAMPLE = 16,          /* one call in so many is timed */
     MB__FIT_TRIES = 8,        /* holes compared for one request */
-    MB__FRAGMENT_SHARE = 128, /* above 1/128 of the pool in fragments, blocks are composed of them */
+    MB__FRAGMENT_SHARE = 144, /* above 1/144 of the pool in fragments, blocks are composed of them */
 };
 
 /* ------------------------------------------------------------------ configuration */
@@ -71,7 +72,7 @@ struct mb__config {
     enum mb__growth growth;
     unsigned checks;       /* enum mb__check */
     bool no_bins;          /* every call takes the slow path */
-    uint64_t bin_bytes;    /* kept by one shard's bins; 0: 1/64 of the device */
+    uint64_t bin_bytes;    /* of small blocks kept by one shard's bins; 0: 8 MiB */
     uint64_t window_bytes; /* of cached windows per pool; 0: the device's memory */
     uint64_t release_threshold; /* of the default pool */
     uint64_t wait_ns;      /* longest host wait inside a failing request */
@@ -179,7 +180,8 @@ struct mb__shard {
     uint32_t lock;  /* spin; atomic */
     uint32_t clock; /* counts uses */
     uint32_t calls; /* for sampling; not exact */
-    uint64_t bytes; /* in the bins */
+    uint64_t bytes; /* in the bins, of blocks below MB__LARGE */
+    uint64_t large_bytes; /* of the others; also read without the lock (atomic) */
     struct {
         mb_stream native;
         struct mb__stream *stream; /* NULL: empty */
@@ -241,6 +243,7 @@ struct mb_device {
     struct mb_lock lock;
     struct mb__shard *shards; /* MB__SHARDS of them */
     uint64_t bin_bytes;       /* bound of mb__shard.bytes; constant */
+    uint64_t large_bin_bytes; /* bound of mb__shard.large_bytes; constant */
     struct mb__table table;
     MB_VEC(struct mb__stream *) streams;      /* by index; records live until close */
     MB_VEC(struct mb__stream *) idle_streams; /* retired, empty: to be used again */
@@ -351,6 +354,8 @@ bool mb__bins_free(struct mb_device *dev, struct mb__block *block, bool host, mb
 uint64_t mb__sample_start(struct mb_device *dev);
 /* Gives all blocks of the pool's bins (NULL: of all pools) back to the heap; true if there were any. */
 bool mb__bins_flush(struct mb_device *dev, const struct mb_pool *pool);
+/* The same for blocks from MB__LARGE on. */
+void mb__bins_flush_large(struct mb_device *dev, const struct mb_pool *pool);
 /* Bytes of a pool's blocks in bins. All shard locks are taken in turn. */
 uint64_t mb__bins_bytes(struct mb_device *dev, const struct mb_pool *pool);
 /* Lets the warm path of this thread find the stream, for which every pool has a lane then. */
