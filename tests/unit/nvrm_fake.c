@@ -195,6 +195,13 @@ static bool engine_is_bad(const struct nvrm_fake *f, uint32_t type)
 
 static uint32_t fill(struct nvrm_fake *f, struct fake_object *o, void *params)
 {
+    if (o->class_id == 0xc561 || o->class_id == 0xc661) {
+        o->size = 0x10000;
+        o->bytes = calloc(1, o->size);
+        o->owns_bytes = true;
+    }
+    if (!params)
+        return 0;
     if (o->class_id == NVRM_CLASS_MEMORY_SYSTEM || o->class_id == NVRM_CLASS_MEMORY_LOCAL) {
         o->size = ((struct nvrm_abi_memory *)params)->bytes;
         o->bytes = aligned_alloc(4096, o->size);
@@ -205,10 +212,6 @@ static uint32_t fill(struct nvrm_fake *f, struct fake_object *o, void *params)
             return NVRM_STATUS_NO_PERMISSION;
         o->size = ((struct nvrm_abi_memory_physical *)params)->bytes = FAKE_PHYS_BYTES;
         o->bytes = f->phys;
-    } else if (o->class_id == 0xc561 || o->class_id == 0xc661) {
-        o->size = 0x10000;
-        o->bytes = calloc(1, o->size);
-        o->owns_bytes = true;
     } else if (o->class_id == NVRM_CLASS_CHANNEL_GROUP) {
         o->engine = ((struct nvrm_abi_channel_group *)params)->engine_type;
         return engine_is_bad(f, o->engine) ? STATUS_INVALID_ARGUMENT : 0;

@@ -109,7 +109,7 @@ struct nvrm_fake {
     /* the fake GPU */
     bool frozen;        /* it executes nothing */
     unsigned run_limit; /* entries per run; 0: all */
-    unsigned invalidates, membars, copies, releases, wfis, acquires, bad_words;
+    unsigned invalidates, membars, copies, releases, waiting_releases, wfis, acquires, bad_words;
     uint32_t last_invalidate[4];
     bool blocked; /* the last run ended at an acquire */
 };

@@ -19,6 +19,7 @@ static bool semaphore(struct nvrm_fake *f, const struct decoder *d, uint32_t exe
     }
     if ((execute & 7) == 1) {
         f->releases++;
+        f->waiting_releases += execute >> 20 & 1;
         *word = d->semaphore_value;
         return true;
     }

@@ -70,6 +70,7 @@ TEST(a_channel_comes_up_and_is_tried)
             channels++;
         }
     CHECK_EQ(channels, 1);
+    CHECK_EQ(fake.waiting_releases, 1); /* progress means that the engine is idle */
     mb__nvrm_channel_destroy(&ch);
     mb__nvrm_channel_destroy(&ch);
     teardown();
@@ -275,9 +276,15 @@ TEST(what_cannot_be_sent_is_refused_and_nothing_is_sent)
     CHECK_EQ(ticket, 77);
     nvrm_fake_gpu_run(&fake);
     CHECK_EQ(fake.releases, releases + 1);
-    p.count = mb__nvrm_channel_max_words(ch); /* the largest allowed */
-    CHECK_OK(mb__nvrm_channel_submit(ch, &p, 1, 1000 * ms, &ticket));
-    CHECK_OK(mb__nvrm_channel_wait(ch, ticket, 1000 * ms));
+    /* The largest one allowed goes into an idle channel, wherever the last one ended. */
+    for (uint32_t i = 0; i < 50; i++) {
+        p.count = mb__nvrm_channel_max_words(ch);
+        CHECK_OK(mb__nvrm_channel_submit(ch, &p, 1, 0, &ticket));
+        CHECK_OK(mb__nvrm_channel_wait(ch, ticket, 1000 * ms));
+        p.count = 2 * (1 + i);
+        CHECK_OK(mb__nvrm_channel_submit(ch, &p, 1, 0, &ticket));
+        CHECK_OK(mb__nvrm_channel_wait(ch, ticket, 1000 * ms));
+    }
     teardown();
 }
 
@@ -308,11 +315,11 @@ TEST(no_room_is_busy_at_once_or_a_timeout_later)
 }
 
 /*
- * Random sizes, random progress, a small ring and a small buffer: each submission's words must reach
- * the GPU intact, so nothing was written over what was not yet read. Every segment stores its own
- * number in the next place of a table; a lost, repeated or torn segment shows there.
+ * Random sizes, random progress, a small ring and a small buffer: each submission's words must
+ * reach the GPU intact, so nothing was written over what was not yet read. Every segment stores its
+ * own number in the next place of a table; a lost, repeated or torn segment shows there.
  */
-TEST(nothing_unread_is_overwritten)
+static void overrun_test(uint32_t entries, uint32_t bytes)
 {
     enum { ROUNDS = 3000, MOST = 5, PER_SEGMENT = 24 };
     uint64_t state = mb_test_seed(), ticket = 0, last = 0, sent = 0, seen = 0;
@@ -320,7 +327,7 @@ TEST(nothing_unread_is_overwritten)
     struct nvrm_push p[MOST];
 
     setup();
-    struct nvrm_channel *ch = make_channel(16, 4096);
+    struct nvrm_channel *ch = make_channel(entries, bytes);
     struct nvrm_mem *m = make_memory();
     volatile uint64_t *host = m->cpu.addr;
     for (unsigned round = 0; round < ROUNDS; round++) {
@@ -363,6 +370,18 @@ TEST(nothing_unread_is_overwritten)
     CHECK_EQ(stats.submissions, ROUNDS + 1);
     CHECK(stats.waits_for_room > 10);
     teardown();
+}
+
+/* The ring is what fills up. */
+TEST(no_unread_ring_entry_is_overwritten)
+{
+    overrun_test(16, 1 << 16);
+}
+
+/* The push buffer is what fills up. */
+TEST(no_unread_word_is_overwritten)
+{
+    overrun_test(512, 4096);
 }
 
 TEST(a_stopped_channel_says_why)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Decisions of the checks, the scan of a made-up /proc, and all checks together against the FAKE. */
+/* Decisions of the checks, the scan of a made-up /proc, and all checks together against the FAKE.
+ * */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +132,8 @@ TEST(mps_in_its_forms)
     }
 }
 
-/* ------------------------------------------------------------ scan of a /proc that the test makes */
+/* ------------------------------------------------------------ scan of a /proc that the test makes
+ * */
 
 static char root[64];
 
@@ -169,7 +171,7 @@ TEST(users_are_found_in_proc)
     static const char *const idle[] = {"/dev/null", NULL};
     uint32_t pids[8] = {0}, count = 77, unreadable = 77;
 
-    snprintf(root, sizeof root, "/tmp/mb_nvrm_proc_XXXXXX");
+    snprintf(root, sizeof root, P_tmpdir "/mb_nvrm_proc_XXXXXX");
     CHECK(mkdtemp(root) != NULL);
     make_process("101", "python3", cuda);
     make_process("102", "nvidia-smi", monitor);
@@ -252,6 +254,23 @@ TEST(a_plain_gpu_passes_the_driver_checks)
     teardown();
 }
 
+/* A driver before 580 does not know every question; that must not count against it. */
+TEST(older_series_are_asked_what_they_know)
+{
+    nvrm_fake_init(&fake);
+    fake.version = "570.86.15";
+    fake.series = mb__nvrm_series_at(0);
+    struct nvrm_client_request r = {.os = &fake.os,
+                                    .version_text = nvrm_fake_version_text(&fake),
+                                    .select = NVRM_BY_MINOR,
+                                    .minor = 5};
+    CHECK_OK(mb__nvrm_client_open(&r, &client));
+    mb__nvrm_checks_run(client, false, results);
+    for (unsigned i = NVRM_CHECK_EXCLUSIVE; i < NVRM_CHECK_MPS; i++)
+        CHECK_EQ(results[i].verdict, NVRM_VERDICT_OK);
+    teardown();
+}
+
 TEST(each_configuration_is_refused)
 {
     setup();
@@ -300,8 +319,8 @@ TEST(the_first_refusal_is_reported)
     teardown();
 }
 
-/* Each driver question fails in turn: no crash, nothing left, and no verdict «OK» where the answer was
- * needed. */
+/* Each driver question fails in turn: no crash, nothing left, and no verdict «OK» where the answer
+ * was needed. */
 TEST(an_unanswered_question_is_not_a_yes)
 {
     unsigned unknown = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Client, memory, views, questions and UVM calls against the FAKE driver: what we send, in which order
- * we undo, what we say. */
+/* Client, memory, views, questions and UVM calls against the FAKE driver: what we send, in which
+ * order we undo, what we say. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

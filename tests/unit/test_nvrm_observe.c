@@ -46,7 +46,7 @@ TEST(files_are_told_apart)
         {"/dev/nvidia-modeset", NVRM_FD_OTHER},
         {"/dev/nvidia0x", NVRM_FD_OTHER},
         {"/dev/nvidia-caps/nvidia-cap1", NVRM_FD_OTHER},
-        {"/tmp/dev/nvidia0", NVRM_FD_OTHER},
+        {"/chroot/dev/nvidia0", NVRM_FD_OTHER},
         {"socket:[1]", NVRM_FD_OTHER},
         {"", NVRM_FD_OTHER},
     };
@@ -232,8 +232,8 @@ TEST(other_calls_are_nothing)
     CHECK_EQ(o.fd, 3);
 }
 
-/* Any bytes under any request, in a block of exactly the size that the call has: nothing beyond it is
- * read (under AddressSanitizer that is checked), and the kind is one of the enum's. */
+/* Any bytes under any request, in a block of exactly the size that the call has: nothing beyond it
+ * is read (under AddressSanitizer that is checked), and the kind is one of the enum's. */
 TEST(random_arguments_are_harmless)
 {
     static const unsigned requests[] = {0x13, 0x19, 0x1a, 0x1b, 0x1c, 0x21, 0x22, 0x42};

@@ -80,7 +80,8 @@ TEST(invalidate_everything)
     EXPECT(&p, 0x2004000a, 0x80, 0, 0x1000 | 2 << 10 | 6 << 7, 0x48000000);
 }
 
-/* 2 MB at 0x7f0000200000 under page directory 0x80000000: the reference words of GA100 and GH100. */
+/* 2 MB at 0x7f0000200000 under page directory 0x80000000: the reference words of GA100 and GH100.
+ * */
 TEST(invalidate_a_range)
 {
     struct nvrm_invalidate inval = {

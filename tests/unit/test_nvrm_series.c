@@ -29,6 +29,10 @@ static const struct {
     {"NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23 22:50:36 UTC 2025\n"
      "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2~24.04)\n",
      "570.86.15", 570, false},
+    /* the words of the open module in another line do not count */
+    {"NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri\nGCC version: Open Kernel "
+     "Module\n",
+     "550.90.07", 550, false},
     /* no newline at the end */
     {"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.54.03", "535.54.03", 535, false},
 };

@@ -1,8 +1,8 @@
 /*
  * status.c - see status.h.
  *
- * The numbers up to 0x8a agree in every series of series.c; a driver may lack the last ones. From 0x8b
- * on one number means different things in different series, so these get no name.
+ * The numbers up to 0x8a agree in every series of series.c; a driver may lack the last ones. From
+ * 0x8b on one number means different things in different series, so these get no name.
  */
 #include "hw/nvrm/status.h"
 
