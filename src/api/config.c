@@ -30,7 +30,7 @@ static const char *const backends[] = {"sim", "cuda", "hip", NULL};
 static const char *const tables[] = {"inline", "isolated", "driver", NULL};
 static const char *const models[] = {"h200", "a100", "mi210", NULL};
 static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
-static const char *const growths[] = {"tight", "fast", NULL};            /* enum mb__growth */
+static const char *const growths[] = {"tight", "fast", "patient", NULL}; /* enum mb__growth */
 
 #define FIELD(name) offsetof(struct texts, name)
 
@@ -53,7 +53,7 @@ static const struct mb_conf_key keys[] = {
     {"limit", MB_CONF_BYTES, FIELD(limit), 0, 0, NULL, "of memory held from the driver; 0: none"},
     {"home_space", MB_CONF_BYTES, FIELD(home_bytes), 0, 0, NULL, "addresses for frames; 0: default"},
     {"window_space", MB_CONF_BYTES, FIELD(ring_bytes), 0, 0, NULL, "addresses for windows; 0: default"},
-    {"growth", MB_CONF_CHOICE, FIELD(growth), 0, 0, growths, "compose before growing, or after"},
+    {"growth", MB_CONF_CHOICE, FIELD(growth), 0, 0, growths, "what comes first: composing, growing, waiting"},
     {"cache", MB_CONF_BOOL, FIELD(cache), 0, 0, NULL, "keep freed blocks ready per thread"},
     {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL, "of such blocks below 1 MiB, per thread; 0: 8m"},
     {"window_cache", MB_CONF_BYTES, FIELD(window_bytes), 0, 0, NULL, "of unused windows; 0: default"},

@@ -13,7 +13,8 @@
  *   waited      the stream waits for what other streams freed
  *   host        the host waits for everything that is pending
  *
- * With growth:fast, "grown" comes before "composed". Each later step ends by trying the earlier ones.
+ * With growth:fast, "grown" comes before "composed"; with growth:patient, "waited" comes before "grown".
+ * Each later step ends by trying the earlier ones.
  * No step changes anything that a later failure would have to undo, except by making memory more usable.
  *
  * Locking: the device's lock throughout; "host" drops it while it waits.
@@ -127,7 +128,7 @@ static uint64_t fragments(const struct mb__request *req)
 static bool should_compose(const struct mb__request *req, const struct hole *hole)
 {
     return req->stream && req->bytes >= MB_FRAME_BYTES && hole->node->bytes != req->bytes &&
-           req->dev->config.growth == MB__GROWTH_TIGHT && !req->dev->hw->caps.host_blocking &&
+           req->dev->config.growth != MB__GROWTH_FAST && !req->dev->hw->caps.host_blocking &&
            fragments(req) > req->pool->heap.total_bytes / MB__FRAGMENT_SHARE;
 }
 
@@ -135,6 +136,8 @@ static enum mb_err take_hole(struct mb__request *req, const struct hole *hole)
 {
     enum mb_err err;
 
+    if (req->dev->config.checks & MB__CHECK_UAF)
+        return mb__stitch_range(req, hole->addr);
     if (should_compose(req, hole)) {
         struct mb__range range = {hole->node->addr, hole->node->bytes};
 
@@ -255,9 +258,13 @@ enum mb_err mb__find_memory(struct mb__request *req)
     typedef enum mb_err step(struct mb__request *);
     static step *const tight[] = {without_large_bins, from_flushed, composed, finished,
                                   grown,      released,     waited,   after_host_wait};
+    static step *const patient[] = {without_large_bins, from_flushed, composed, finished,
+                                    waited,             grown,        released, after_host_wait};
     static step *const fast[] = {without_large_bins, from_flushed, finished, grown,
-                                 composed,   released,     waited,   after_host_wait};
-    step *const *steps = req->dev->config.growth == MB__GROWTH_FAST ? fast : tight;
+                                 composed,           released,     waited,   after_host_wait};
+    step *const *steps = req->dev->config.growth == MB__GROWTH_FAST      ? fast
+                         : req->dev->config.growth == MB__GROWTH_PATIENT ? patient
+                                                                         : tight;
     enum mb_err err = MB_ERR_NO_MEMORY;
 
     for (unsigned i = 0; i < 8 && err == MB_ERR_NO_MEMORY; i++)

@@ -154,9 +154,19 @@ static enum mb_err check_streams(struct mb_device *dev)
     return MB_OK;
 }
 
+/* check:poison found writes to free memory. */
+static enum mb_err check_poison(struct mb_device *dev)
+{
+    if (!dev->counters.poison_hits)
+        return MB_OK;
+    return mb__fail(MB_ERR_CORRUPT,
+                    "%" PRIu64 " blocks had been written after their free; the log names them",
+                    dev->counters.poison_hits);
+}
+
 enum mb_err mb__check_all(struct mb_device *dev)
 {
-    enum mb_err err = MB_OK;
+    enum mb_err err = check_poison(dev);
 
     mb__bins_flush(dev, NULL);
     for (struct mb_pool *pool = dev->pools; pool && !err; pool = pool->next) {

@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
+#include "hw/fault.h"
 #include "runtime/debug.h"
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
@@ -79,6 +80,22 @@ static void shell_put(struct mb_device *dev)
     pthread_mutex_unlock(&shells_lock);
 }
 
+/* Tests with fault injection put a device in front that can be told to fail. */
+static enum mb_err make_fallible(struct mb_device *dev)
+{
+#ifdef MB_FAULT_INJECTION
+    struct mb_hw_dev *inner = dev->hw;
+    enum mb_err err = mb__hw_fault_wrap(inner, &dev->hw);
+
+    if (err)
+        inner->ops->close(inner);
+    return err;
+#else
+    (void)dev;
+    return MB_OK;
+#endif
+}
+
 /* The backend asked for, or the first that opens. */
 static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *config)
 {
@@ -96,6 +113,8 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
             continue;
         }
         err = backend->open(&config->hw, &dev->hw);
+        if (!err)
+            err = make_fallible(dev);
         if (!err) {
             dev->backend = backend;
             return MB_OK;

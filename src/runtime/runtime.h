@@ -61,8 +61,9 @@ enum mb__check {
 };
 
 enum mb__growth {
-    MB__GROWTH_TIGHT, /* compose before growing */
-    MB__GROWTH_FAST,  /* grow while the device has memory, compose afterwards */
+    MB__GROWTH_TIGHT,   /* compose before growing; grow before making a stream wait for another */
+    MB__GROWTH_FAST,    /* grow while the device has memory, compose afterwards */
+    MB__GROWTH_PATIENT, /* make a stream wait for another before growing: least memory */
 };
 
 struct mb__config {
@@ -258,6 +259,8 @@ struct mb_device {
     MB_VEC(struct mb__block *) block_chunks;
     MB_VEC(struct mb__range) ranges, pieces; /* scratch of planning */
     MB_VEC(mb_pfn) pfns;                     /* scratch of mapping */
+    struct mb__window *quarantine_oldest, *quarantine_newest; /* check:uaf; unmapped, by older/newer */
+    uint64_t quarantine_bytes;
     MB_VEC(struct mb__window *) zombies;     /* of pools gone, to be unmapped when their users are done */
     uint64_t recent[MB__RECENT];             /* addresses freed lately */
     uint64_t generation;                     /* last one given out */
@@ -398,6 +401,8 @@ enum mb_err mb__bad_pointer(struct mb_device *dev, const void *ptr, const char *
 enum mb_err mb__stitch(struct mb__request *req);
 /* The same only if it makes less of the fragments than `cost`; MB_ERR_NO_MEMORY otherwise. */
 enum mb_err mb__stitch_if_cheaper(struct mb__request *req, int64_t cost);
+/* Shows [addr, addr + req->bytes), free bytes, through a window of its own. */
+enum mb_err mb__stitch_range(struct mb__request *req, uint64_t addr);
 /* Shows the block's ranges and further ones in a row at a new address, which it gets. MB_ERR_NO_MEMORY: the
  * block's last frame cannot be continued, or memory is short; nothing changed. */
 enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, uint64_t requested,

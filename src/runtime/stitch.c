@@ -112,6 +112,93 @@ static enum mb_err collect_joined(struct mb__request *req)
     return MB_OK;
 }
 
+/* ------------------------------------------------------------------ unmapping */
+
+/* A stream behind whose work the window may be unmapped, or NULL: its users may still run and no single
+ * stream is behind them. */
+static struct mb__stream *unmap_stream(struct mb_device *dev, const struct mb__window *window)
+{
+    bool passed = !window->last || window->last_ticket <= window->last->done;
+
+    for (unsigned i = 0; window->uses && i < window->uses->count; i++) {
+        const struct mb__order_point *point = &window->uses->points[i];
+
+        if (!mb__order_allows(NULL, point->stream, point->ticket))
+            return NULL;
+    }
+    if (passed)
+        return dev->own;
+    return window->last->retired ? NULL : window->last;
+}
+
+static bool clear_entries(struct mb_device *dev, const struct mb__window *window)
+{
+    struct mb__stream *stream = unmap_stream(dev, window);
+    struct mb_vm_op op = {.kind = MB_VM_UNMAP, .va = window->va, .frames = window->frames};
+
+    if (!stream)
+        return false;
+    if (!mb__pte_pop(dev->vm, stream->hw, &op, 1, NULL))
+        return true;
+    mb__log(MB_LOG_WARN, "runtime", "unmap of a window: %s", mb_error_detail());
+    return false;
+}
+
+/* The window is unmapped and in no list. */
+static void free_addresses(struct mb_device *dev, struct mb__window *window)
+{
+    if (mb__free_va(dev->vm, window->va, window->frames * FRAME))
+        mb__log(MB_LOG_WARN, "runtime", "addresses of a window: %s", mb_error_detail());
+    mb__tree_erase(&dev->windows, &window->by_va);
+    mb__order_unref(window->uses);
+    free(window);
+}
+
+/* Unmaps and frees the record; false: not now. The window is in no list. */
+static bool unmap_window(struct mb_device *dev, struct mb__window *window)
+{
+    if (!clear_entries(dev, window))
+        return false;
+    free_addresses(dev, window);
+    return true;
+}
+
+static void make_zombie(struct mb_device *dev, struct mb__window *window)
+{
+    /* Without host memory the window stays mapped, harmless, until close. */
+    if (!MB_VEC_PUSH(&dev->zombies, window))
+        mb__log(MB_LOG_WARN, "runtime", "no host memory to remember a window");
+}
+
+static void shrink_quarantine(struct mb_device *dev, uint64_t keep_bytes)
+{
+    while (dev->quarantine_bytes > keep_bytes) {
+        struct mb__window *oldest = dev->quarantine_oldest;
+
+        dev->quarantine_oldest = oldest->newer;
+        if (!dev->quarantine_oldest)
+            dev->quarantine_newest = NULL;
+        dev->quarantine_bytes -= oldest->frames * FRAME;
+        free_addresses(dev, oldest);
+    }
+}
+
+/* check:uaf: the addresses fault from now on, and are not given out again for long. */
+static void quarantine(struct mb_device *dev, struct mb__window *window)
+{
+    if (!clear_entries(dev, window)) {
+        make_zombie(dev, window);
+        return;
+    }
+    window->newer = NULL;
+    if (dev->quarantine_newest)
+        dev->quarantine_newest->newer = window;
+    else
+        dev->quarantine_oldest = window;
+    dev->quarantine_newest = window;
+    dev->quarantine_bytes += window->frames * FRAME;
+    shrink_quarantine(dev, dev->config.window_bytes);
+}
 /* ------------------------------------------------------------------ mapping */
 
 /* The frames under the pieces, one per page of the window, into dev->pfns. */
@@ -157,17 +244,20 @@ static struct mb__window *window_new(const struct mb__range *pieces, size_t coun
     return window;
 }
 
-/* Addresses for a window; cached windows make room if there are none. */
+/* Addresses for a window. If there are none, cached windows and the older half of those in quarantine make
+ * room. */
 static enum mb_err take_addresses(struct mb_pool *pool, struct mb__window *window)
 {
-    struct mb_vm *vm = pool->dev->vm;
+    struct mb_device *dev = pool->dev;
     uint64_t bytes = window->frames * FRAME;
-    enum mb_err err = mb__alloc_va(vm, bytes, 0, &window->va);
+    enum mb_err err = mb__alloc_va(dev->vm, bytes, 0, &window->va);
 
-    if (err != MB_ERR_NO_ADDRESS || !pool->windows.count)
+    if (err != MB_ERR_NO_ADDRESS)
         return err;
-    mb__windows_drop(pool, 0);
-    return mb__alloc_va(vm, bytes, 0, &window->va);
+    for (struct mb_pool *each = dev->pools; each; each = each->next)
+        mb__windows_drop(each, 0);
+    shrink_quarantine(dev, dev->quarantine_bytes / 2);
+    return mb__alloc_va(dev->vm, bytes, 0, &window->va);
 }
 
 static enum mb_err map_window(struct mb__request *req, struct mb__window *window)
@@ -219,7 +309,8 @@ static enum mb_err compose(struct mb__request *req, const struct mb__range *piec
 
     if (err)
         return err;
-    if (count == 1) { /* several lanes, but one range: its home addresses do */
+    /* Several lanes, but one range: its home addresses do. */
+    if (count == 1 && !(dev->config.checks & MB__CHECK_UAF)) {
         mb__take_range(req, pieces[0].addr, pieces[0].bytes);
         req->block->addr = pieces[0].addr;
         return MB_OK;
@@ -324,6 +415,10 @@ void mb__window_cache(struct mb_pool *pool, struct mb__window *window, struct mb
     window->uses = uses;
     if (uses)
         uses->refs++;
+    if (config->checks & MB__CHECK_UAF) {
+        quarantine(pool->dev, window);
+        return;
+    }
     mb__tree_insert(&pool->windows, &window->by_bytes, window->bytes, ++pool->window_serial);
     window->older = pool->window_newest;
     if (window->older)
@@ -336,46 +431,6 @@ void mb__window_cache(struct mb_pool *pool, struct mb__window *window, struct mb
         mb__windows_drop(pool, config->window_bytes - config->window_bytes / 8);
 }
 
-/* A stream behind whose work the window may be unmapped, or NULL: its users may still run and no single
- * stream is behind them. */
-static struct mb__stream *unmap_stream(struct mb_device *dev, const struct mb__window *window)
-{
-    bool passed = !window->last || window->last_ticket <= window->last->done;
-
-    for (unsigned i = 0; window->uses && i < window->uses->count; i++) {
-        const struct mb__order_point *point = &window->uses->points[i];
-
-        if (!mb__order_allows(NULL, point->stream, point->ticket))
-            return NULL;
-    }
-    if (passed)
-        return dev->own;
-    return window->last->retired ? NULL : window->last;
-}
-
-/* Unmaps and frees the record; false: not now. The window is in no list. */
-static bool unmap_window(struct mb_device *dev, struct mb__window *window)
-{
-    struct mb__stream *stream = unmap_stream(dev, window);
-    struct mb_vm_op op = {.kind = MB_VM_UNMAP, .va = window->va, .frames = window->frames};
-    enum mb_err err;
-
-    if (!stream)
-        return false;
-    err = mb__pte_pop(dev->vm, stream->hw, &op, 1, NULL);
-    if (err) {
-        mb__log(MB_LOG_WARN, "runtime", "unmap of a cached window: %s", mb_error_detail());
-        return false;
-    }
-    err = mb__free_va(dev->vm, window->va, window->frames * FRAME);
-    if (err)
-        mb__log(MB_LOG_WARN, "runtime", "addresses of a cached window: %s", mb_error_detail());
-    mb__tree_erase(&dev->windows, &window->by_va);
-    mb__order_unref(window->uses);
-    free(window);
-    return true;
-}
-
 void mb__windows_drop(struct mb_pool *pool, uint64_t keep_bytes)
 {
     struct mb__window *window = pool->window_oldest;
@@ -386,7 +441,7 @@ void mb__windows_drop(struct mb_pool *pool, uint64_t keep_bytes)
         if (unmap_stream(pool->dev, window)) {
             uncache(pool, window);
             if (!unmap_window(pool->dev, window))
-                (void)MB_VEC_PUSH(&pool->dev->zombies, window);
+                make_zombie(pool->dev, window);
         }
         window = newer;
     }
@@ -403,7 +458,7 @@ enum mb_err mb__windows_orphan(struct mb_pool *pool)
 
         uncache(pool, window);
         if (!unmap_window(dev, window))
-            (void)MB_VEC_PUSH(&dev->zombies, window);
+            make_zombie(dev, window);
     }
     return MB_OK;
 }
@@ -443,7 +498,14 @@ struct mb__block *mb__window_block(struct mb_device *dev, uint64_t addr)
     return window->block;
 }
 
-/* ------------------------------------------------------------------ the two entries */
+/* ------------------------------------------------------------------ the entries */
+
+enum mb_err mb__stitch_range(struct mb__request *req, uint64_t addr)
+{
+    struct mb__range range = {addr, req->bytes};
+
+    return compose(req, &range, 1);
+}
 
 enum mb_err mb__stitch(struct mb__request *req)
 {
