@@ -7,6 +7,11 @@
 
 #define WINDOW_BYTES ((uint64_t)RIG_SLOTS << MB_FRAME_SHIFT)
 
+void rig_took(enum mb_err err)
+{
+    CHECK(err == MB_OK || err == MB_ERR_DEVICE_LOST);
+}
+
 /* Directories from the root to linear last-level tables for the window. */
 static void build_tree(struct sim_rig *rig)
 {
@@ -103,7 +108,7 @@ mb_va rig_va(const struct sim_rig *rig, unsigned slot)
 
 void rig_submit(struct sim_rig *rig, unsigned stream, const struct mb_hw_cmd *cmds, unsigned count)
 {
-    CHECK_OK(rig->ops->submit(rig->dev, rig->stream[stream], cmds, count));
+    rig_took(rig->ops->submit(rig->dev, rig->stream[stream], cmds, count));
 }
 
 void rig_intend(struct sim_rig *rig, unsigned slot, unsigned count, unsigned frame)
@@ -164,12 +169,12 @@ void rig_unmap(struct sim_rig *rig, unsigned stream, unsigned slot, unsigned cou
 
 void rig_fill(struct sim_rig *rig, unsigned stream, unsigned slot, uint64_t bytes, uint64_t seed)
 {
-    CHECK_OK(rig->ops->fill(rig->dev, rig->stream[stream], rig_va(rig, slot), bytes, seed));
+    rig_took(rig->ops->fill(rig->dev, rig->stream[stream], rig_va(rig, slot), bytes, seed));
 }
 
 void rig_verify(struct sim_rig *rig, unsigned stream, unsigned slot, uint64_t bytes, uint64_t seed)
 {
-    CHECK_OK(rig->ops->verify(rig->dev, rig->stream[stream], rig_va(rig, slot), bytes, seed));
+    rig_took(rig->ops->verify(rig->dev, rig->stream[stream], rig_va(rig, slot), bytes, seed));
 }
 
 void rig_touch(struct sim_rig *rig, unsigned stream, unsigned slot)
@@ -179,15 +184,15 @@ void rig_touch(struct sim_rig *rig, unsigned stream, unsigned slot)
 
 struct mb_hw_fence rig_fence(struct sim_rig *rig, unsigned stream)
 {
-    struct mb_hw_fence fence;
+    struct mb_hw_fence fence = {NULL, 0};
 
-    CHECK_OK(rig->ops->fence_record(rig->dev, rig->stream[stream], &fence));
+    rig_took(rig->ops->fence_record(rig->dev, rig->stream[stream], &fence));
     return fence;
 }
 
 void rig_wait(struct sim_rig *rig, unsigned stream, struct mb_hw_fence fence)
 {
-    CHECK_OK(rig->ops->fence_wait_stream(rig->dev, rig->stream[stream], fence));
+    rig_took(rig->ops->fence_wait_stream(rig->dev, rig->stream[stream], fence));
 }
 
 enum mb_err rig_sync(struct sim_rig *rig)

@@ -3,7 +3,8 @@
  * sim_rig.h - a software GPU with a window of addresses, some frames and a few streams, for tests below
  * vm that write their batches by hand.
  *
- * Calls that must work are checked inside, so a rig may only be used on the thread of the case.
+ * Calls that must work are checked inside, so a rig may only be used on the thread of the case. Enqueueing
+ * on a device whose context has died is no failure: the verdict comes at rig_sync().
  */
 #ifndef MB_TESTS_SIM_RIG_H
 #define MB_TESTS_SIM_RIG_H
@@ -38,6 +39,9 @@ enum rig_flag {
     RIG_NO_BARRIER = 1 << 3,
     RIG_NO_INTEND = 1 << 4,
 };
+
+/* The result of an enqueue: success or a dead context. */
+void rig_took(enum mb_err err);
 
 void rig_open(struct sim_rig *rig, const struct mb_hw_config *config);
 void rig_close(struct sim_rig *rig);

@@ -244,14 +244,15 @@ static enum mb_err submit_locked(struct sim_dev *dev, struct mb_hw_stream *strea
         err = mb__sim_stream_reserve(stream, queue == stream ? (size_t)count + 1 : 1, 0);
     if (err)
         return err;
+    /* The device can start when the call is through. */
+    charge_host(dev, cmds, count);
     if (queue != stream)
         push_wait(queue, (struct mb_hw_fence){stream, stream->seq});
     push_batch(dev, queue, cmds, count, queue != stream ? SIM_OP_ISOLATED : 0);
     if (queue != stream)
         push_wait(stream, (struct mb_hw_fence){queue, queue->seq});
     dev->counters.batches++;
-    charge_host(dev, cmds, count);
-    mb__sim_engine_kick(dev, stream);
+    mb__sim_engine_kick(dev);
     return MB_OK;
 }
 

@@ -445,6 +445,8 @@ struct sim_dev {
     bool scatter, copy_engine;
     unsigned mutants;
     uint64_t rng;
+    uint64_t preference; /* explore: decides which stream is preferred */
+    uint64_t eager;      /* explore: steps that an enqueue may run, less one */
     uint64_t host_ns, now_ns;
 
     struct sim_memory mem;
@@ -516,7 +518,7 @@ void mb__sim_engine_run(struct sim_dev *dev, uint64_t limit_ns);
  * MB_ERR_DEADLOCK with detail. Moves host_ns. */
 enum mb_err mb__sim_engine_wait(struct sim_dev *dev, struct mb_hw_fence fence, uint64_t timeout_ns);
 /* After an enqueue: bounds the queues; explore: may run something. */
-void mb__sim_engine_kick(struct sim_dev *dev, struct mb_hw_stream *stream);
+void mb__sim_engine_kick(struct sim_dev *dev);
 /* budget: largest number of units (slots, leaves, steps) to do; 0: all. */
 struct sim_step mb__sim_execute(struct sim_dev *dev, struct mb_hw_stream *stream, struct sim_op *op,
                                 unsigned budget);

@@ -168,14 +168,28 @@ static bool step_by_time(struct sim_dev *dev, uint64_t limit)
 
 /* ------------------------------------------------------------ explore */
 
+/* Half of the time the stream that is preferred at the moment, so that one may get far ahead of the
+ * others; otherwise any. The preference changes now and then. */
 static struct mb_hw_stream *draw_stream(struct sim_dev *dev)
 {
+    uint64_t choice = mb__sim_random(dev), best = 0;
     struct mb_hw_stream *chosen = NULL;
     unsigned seen = 0;
 
+    if (choice % 16 == 0) {
+        dev->preference = choice;
+        dev->eager = choice >> 8 & 3;
+    }
     for (unsigned i = 0; i < dev->active_count; i++) {
-        if (mb__sim_runnable(dev, dev->active[i]) && sim_random_below(dev, ++seen) == 0)
-            chosen = dev->active[i];
+        struct mb_hw_stream *stream = dev->active[i];
+        uint64_t rank = mb_pattern_mix(dev->preference + stream->id) | 1;
+
+        if (!mb__sim_runnable(dev, stream))
+            continue;
+        if (choice & 16 ? rank > best : sim_random_below(dev, ++seen) == 0) {
+            best = rank;
+            chosen = stream;
+        }
     }
     return chosen;
 }
@@ -233,11 +247,11 @@ void mb__sim_engine_run(struct sim_dev *dev, uint64_t limit_ns)
         ;
 }
 
-void mb__sim_engine_kick(struct sim_dev *dev, struct mb_hw_stream *stream)
+void mb__sim_engine_kick(struct sim_dev *dev)
 {
-    (void)stream;
-    if (dev->explore)
-        mb__sim_engine_run(dev, NEVER);
+    /* How far the device lags behind the host is drawn too. */
+    for (uint64_t n = dev->explore ? sim_random_below(dev, 1 + dev->eager) : 0; n; n--)
+        (void)step(dev, NEVER);
     if (dev->queued < QUEUE_HIGH)
         return;
     while (dev->queued > QUEUE_LOW && step(dev, NEVER))

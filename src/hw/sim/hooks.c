@@ -19,6 +19,7 @@ void mb__sim_set_seed(struct mb_hw_dev *hw, uint64_t seed)
 
     sim_lock(dev);
     dev->rng = seed;
+    dev->preference = dev->eager = 0;
     sim_unlock(dev);
 }
 
@@ -60,7 +61,7 @@ static enum mb_err push_simple(struct mb_hw_dev *hw, struct mb_hw_stream *stream
 
         op->sem.sem = sem;
         op->sem.value = value;
-        mb__sim_engine_kick(dev, stream);
+        mb__sim_engine_kick(dev);
     }
     sim_unlock(dev);
     return err;

@@ -343,6 +343,7 @@ static enum mb_err enqueue_kernel(struct sim_dev *dev, struct mb_hw_stream *stre
         err = mb__sim_stream_reserve(stream, 1, (size_t)count * STEP_WORDS);
     if (err)
         return err;
+    dev->host_ns += dev->model->launch_ns;
     op = mb__sim_stream_push(stream, SIM_OP_KERNEL);
     op->flags = flags & MB_SIM_ROGUE ? SIM_OP_ROGUE : 0;
     op->kernel.steps = count;
@@ -353,8 +354,7 @@ static enum mb_err enqueue_kernel(struct sim_dev *dev, struct mb_hw_stream *stre
         memcpy(words, &q, sizeof(q));
         mb__sim_stream_append(stream, op, words, STEP_WORDS);
     }
-    dev->host_ns += dev->model->launch_ns;
-    mb__sim_engine_kick(dev, stream);
+    mb__sim_engine_kick(dev);
     return MB_OK;
 }
 

@@ -277,7 +277,7 @@ static enum mb_err sim_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stre
         struct sim_op *op = mb__sim_stream_push(stream, SIM_OP_WAIT);
 
         op->fence = fence;
-        mb__sim_engine_kick(dev, stream);
+        mb__sim_engine_kick(dev);
     }
     sim_unlock(dev);
     return err;

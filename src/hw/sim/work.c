@@ -73,6 +73,7 @@ enum mb_err mb__sim_access_enqueue(struct sim_dev *dev, struct mb_hw_stream *str
         err = mb__sim_stream_reserve(stream, 1, dev->scratch_count);
     if (err)
         return err;
+    dev->host_ns += dev->model->launch_ns;
     op = mb__sim_stream_push(stream, kind);
     op->flags = (uint8_t)flags;
     op->access = like.access;
@@ -83,8 +84,7 @@ enum mb_err mb__sim_access_enqueue(struct sim_dev *dev, struct mb_hw_stream *str
         op->access.pfn = dev->scratch[0];
     else if (runs)
         mb__sim_stream_append(stream, op, dev->scratch, (uint32_t)dev->scratch_count);
-    dev->host_ns += dev->model->launch_ns;
-    mb__sim_engine_kick(dev, stream);
+    mb__sim_engine_kick(dev);
     return MB_OK;
 }
 
