@@ -77,7 +77,7 @@ static void print_facts(const struct replay_result *r)
                "modelled,\n"
                "  and the times are this host's, the model's own work included. They say nothing "
                "about\n"
-               "  a real GPU's speed; peaks do not depend on it.\n");
+               "  a real GPU's speed.\n");
     else
         printf("  The GPU is %s; page tables are written by: %s.\n", r->device_name, r->tables);
 }

@@ -389,7 +389,9 @@ static int run_events(struct replay *r, struct trace_reader *reader)
     }
     if (status == TRACE_END)
         return CLI_OK;
+    /* The input's fault is what the caller has to hear, whatever went wrong before. */
     r->result->bad_input = status != TRACE_HOST_MEMORY;
+    r->result->problem[0] = '\0';
     note_problem(r, "%s", trace_error(reader));
     return status == TRACE_HOST_MEMORY ? CLI_FAILED : CLI_BAD_INPUT;
 }

@@ -9,4 +9,8 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(TARGET moonbright)
     install(TARGETS moonbright RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(FILES ${PROJECT_SOURCE_DIR}/doc/man/moonbright.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+    # The command finds its data at ../share/moonbright, in the build directory by a link.
+    install(DIRECTORY ${PROJECT_SOURCE_DIR}/data/ DESTINATION ${CMAKE_INSTALL_DATADIR}/moonbright)
+    file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share)
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/data ${CMAKE_BINARY_DIR}/share/moonbright SYMBOLIC)
 endif()

@@ -72,7 +72,7 @@ def rmm_inputs():
     row = "140573312345856,14:21:19:998533,"
     good = (RMM + row + "allocate,0x30a000000,256,0x2\n" + row + "allocate,0x30a000100,512,0\n" + row +
             "allocate failure,(nil),99999999,0x2\n" + row + "free,0x30a000000,256,0x0\n" + row +
-            "free,0xdead00,64,0x2\n" + row + "allocate,13052674304,1024,0x2\n")
+            "free,0xdead00,64,0x2\n" + row + "allocate,13069451264,1024,0x2\n")
     yield "good", good
     yield "header_only", RMM
     yield "no_header", good[len(RMM):]

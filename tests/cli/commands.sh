@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Help, version, info, and mistakes on the command line.
+. "$(dirname "$0")/lib.sh"
+
+run 0 help
+says out "usage: moonbright COMMAND"
+for command in info demo replay version help; do
+    run 0 help
+    says out "  $command "
+    run 0 help "$command"
+    says out "usage: moonbright $command"
+done
+run 0 --help
+run 0 replay --help
+says out "--verify"
+run 0 version
+grep -qE '^moonbright [0-9]+\.[0-9]+\.[0-9]+$' "$WORK/out" || fail "version: $(cat "$WORK/out")"
+run 0 --version
+
+run 2
+says err "usage: moonbright"
+run 2 reply
+says err 'there is no command "reply"; did you mean replay?'
+run 2 help nothing
+run 2 help info demo
+run 2 version 1
+run 2 info extra
+run 2 info --jsn
+says err "there is no option --jsn"
+says err "Did you mean --json? Try \`moonbright help info\`."
+run 2 demo trace.csv
+run 2 replay
+says err "no trace was given"
+run 2 replay x --verify=most
+says err '--verify is "most"; expected edges or full'
+run 2 replay x --policy best
+says err "moonbright-blocking"
+run 2 replay x --format csv
+run 2 replay x --streams 1
+run 2 replay x --streams 65
+run 2 replay x --device-memory plenty
+says err "expected a size like 80GiB"
+run 2 replay x --seed -3
+run 2 replay x --seed
+run 2 replay x --quiet=1
+
+run 0 info
+says out "sim:"
+run 0 info --json
+python3 -m json.tool "$WORK/out" >/dev/null || fail "info --json is no JSON"
+json 'sum(b["chosen"] for b in r["backends"]) == 1 and r["chosen"] in [b["name"] for b in r["backends"]]'
+json 'any(b["name"] == "sim" and b["available"] for b in r["backends"])'
+json 'all(b["available"] or b["reason"] for b in r["backends"])'
+json 'r["version"]'
+
+# An answer that cannot be written is a failure, not silence.
+if [ -e /dev/full ]; then
+    "$MOONBRIGHT" info >/dev/full 2>"$WORK/err"
+    [ $? -eq 1 ] || fail "a full device gave no status 1"
+    says err "writing the output failed"
+fi
+finish
