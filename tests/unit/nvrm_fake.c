@@ -223,6 +223,8 @@ static uint32_t fill(struct nvrm_fake *f, struct fake_object *o, void *params)
         o->userd_offset = p->userd_offset[0];
         o->notifier = p->error_notifier;
         o->engine = p->engine_type;
+        if (o->userd_offset % 512)
+            violate(f, "a control block at offset", o->userd_offset);
     } else if (o->class_id == NVRM_CLASS_CONF_COMPUTE) {
         return f->has_cc ? 0 : NVRM_STATUS_INVALID_CLASS;
     }

@@ -201,6 +201,7 @@ TEST(copy_barrier_invalidate_release)
     for (unsigned i = 0; i < 16; i++)
         CHECK_EQ(host[512 + i], 0x1000 + i);
     CHECK_EQ(host[1000], 42);
+    CHECK_OK(mb__nvrm_channel_idle(ch, 0));
     CHECK_EQ(fake.copies, 1);
     CHECK_EQ(fake.membars, 1);
     CHECK_EQ(fake.invalidates, 1);
@@ -303,6 +304,7 @@ TEST(no_room_is_busy_at_once_or_a_timeout_later)
     CHECK_EQ(mb__nvrm_channel_submit(ch, &p, 1, 2 * ms, &ticket), MB_ERR_TIMEOUT);
     CHECK_EQ(ticket, before);
     CHECK_EQ(mb__nvrm_channel_wait(ch, ticket, 2 * ms), MB_ERR_TIMEOUT);
+    CHECK_EQ(mb__nvrm_channel_idle(ch, 2 * ms), MB_ERR_TIMEOUT);
     CHECK(strstr(mb_error_detail(), "submission 8") && strstr(mb_error_detail(), "at 1"));
     fake.frozen = false;
     CHECK_OK(mb__nvrm_channel_submit(ch, &p, 1, 1000 * ms, &ticket));

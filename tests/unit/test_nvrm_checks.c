@@ -139,7 +139,7 @@ static char root[64];
 
 static void make_dir(const char *path)
 {
-    char full[200];
+    char full[400];
 
     snprintf(full, sizeof full, "%s/%s", root, path);
     CHECK_OK(mkdir(full, 0700));

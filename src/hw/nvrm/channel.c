@@ -28,6 +28,7 @@ enum {
     MIN_RING_ENTRIES = 8,
     MAX_RING_ENTRIES = 16384,
     CONTROL_BYTES = 512,        /* of the control block */
+    CONTROL_ALIGN = 4096,       /* as measured; the hardware asks for 512 */
     PUT_WORD = 0x8c / 4,        /* in the control block */
     NOTIFIER_BYTES = 1 << 20,   /* as measured; the record is its first 16 bytes */
     LOCK_RANK = MB_RANK_HW + 5, /* below the backend's own locks */
@@ -112,12 +113,17 @@ static void clear(volatile void *memory, size_t bytes)
         words[i] = 0;
 }
 
+/* Offset of the control block behind the ring entries, bytes. */
+static uint64_t control_offset(const struct nvrm_channel *ch)
+{
+    return ((uint64_t)ch->ring_entries * 8 + CONTROL_ALIGN - 1) / CONTROL_ALIGN * CONTROL_ALIGN;
+}
+
 static enum mb_err make_buffers(struct nvrm_channel *ch)
 {
-    uint64_t entry_bytes = (uint64_t)ch->ring_entries * 8;
+    uint64_t ring_bytes = control_offset(ch) + CONTROL_BYTES;
 
-    enum mb_err err =
-        make_buffer(ch, NVRM_MEM_VIDMEM, entry_bytes + CONTROL_BYTES, true, &ch->ring);
+    enum mb_err err = make_buffer(ch, NVRM_MEM_VIDMEM, ring_bytes, true, &ch->ring);
     if (!err)
         err = make_buffer(ch, NVRM_MEM_SYSMEM, (uint64_t)ch->push_words * 4, true, &ch->push);
     if (!err)
@@ -133,10 +139,10 @@ static enum mb_err make_buffers(struct nvrm_channel *ch)
                         "entry; use driver tables",
                         (unsigned long long)ch->push->va);
     ch->entries = ch->ring->cpu.addr;
-    ch->put_word = (volatile uint32_t *)ch->ring->cpu.addr + entry_bytes / 4 + PUT_WORD;
+    ch->put_word = (volatile uint32_t *)ch->ring->cpu.addr + control_offset(ch) / 4 + PUT_WORD;
     ch->words = ch->push->cpu.addr;
     ch->done = ch->progress->cpu.addr;
-    clear(ch->ring->cpu.addr, entry_bytes + CONTROL_BYTES);
+    clear(ch->ring->cpu.addr, ring_bytes);
     clear(ch->progress->cpu.addr, 4096);
     clear(ch->notifier->cpu.addr, sizeof(struct nvrm_abi_notification));
     mb__nvrm_fence();
@@ -159,7 +165,7 @@ static enum mb_err make_on_engine(struct nvrm_channel *ch, int copy_engine)
         .gpfifo_va = ch->ring->va,
         .gpfifo_entries = ch->ring_entries,
         .userd_memory = {ch->ring->handle},
-        .userd_offset = {(uint64_t)ch->ring_entries * 8},
+        .userd_offset = {control_offset(ch)},
         .engine_type = type,
     };
     struct nvrm_abi_copy copy = {.version = 1, .engine_type = type};
@@ -371,6 +377,18 @@ enum mb_err mb__nvrm_channel_wait(struct nvrm_channel *ch, uint64_t ticket, uint
                     "%llu and the driver reports no error",
                     (unsigned long long)ticket, (unsigned long long)timeout_ns / 1000,
                     (unsigned long long)*ch->done);
+}
+
+enum mb_err mb__nvrm_channel_idle(struct nvrm_channel *ch, uint64_t timeout_ns)
+{
+    enum mb_err err = mb__nvrm_client_check(ch->client);
+
+    if (err)
+        return err;
+    mb__lock(&ch->lock);
+    uint64_t last = ch->last_ticket;
+    mb__unlock(&ch->lock);
+    return mb__nvrm_channel_wait(ch, last, timeout_ns);
 }
 
 /* ------------------------------------------------------------ submission, under the lock */

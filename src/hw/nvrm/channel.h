@@ -65,6 +65,10 @@ bool mb__nvrm_channel_done(const struct nvrm_channel *channel, uint64_t ticket);
 enum mb_err mb__nvrm_channel_wait(struct nvrm_channel *channel, uint64_t ticket,
                                   uint64_t timeout_ns);
 
+/* Waits for all that was submitted before the call; errors as wait. An acquire that nobody
+ * satisfies keeps a channel from becoming idle: satisfy it first. */
+enum mb_err mb__nvrm_channel_idle(struct nvrm_channel *channel, uint64_t timeout_ns);
+
 /* What the driver recorded when it stopped the channel. */
 struct nvrm_channel_error {
     uint32_t code;        /* exception number, as in the kernel log's Xid */
