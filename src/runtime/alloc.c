@@ -101,7 +101,7 @@ static void search_lane(const struct mb__request *req, const struct mb__lane *la
         tries++;
         if (hole.node->bytes > most)
             break;
-        if (lane->owner != req->stream && !mb__node_usable(req->stream, hole.node))
+        if (!mb__lane_is_own(lane, req->stream) && !mb__node_usable(req->stream, hole.node))
             continue;
         hole.cost = mb__place((struct mb__range){hole.node->addr, hole.node->bytes}, req->bytes,
                               &hole.addr);

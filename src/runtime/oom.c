@@ -69,7 +69,7 @@ static void note_lane(struct holes *holes, const struct mb__request *req,
 {
     uint64_t largest = largest_hole(lane);
 
-    if (lane->owner == req->stream || lane == &req->pool->ready)
+    if (mb__lane_is_own(lane, req->stream) || lane == &req->pool->ready)
         holes->usable += lane->free_bytes;
     else
         holes->pending += lane->free_bytes;

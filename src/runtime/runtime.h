@@ -320,6 +320,11 @@ static inline uint64_t mb__stream_ticket(const struct mb__stream *stream)
 enum mb_err mb__stream_cover(struct mb_device *dev, struct mb__stream *stream);
 /* Reads which recorded points have passed. Touches host memory only. */
 void mb__stream_poll(struct mb_device *dev, struct mb__stream *stream);
+/* Is everything in the lane freed on just this stream (NULL: free for anybody)? */
+static inline bool mb__lane_is_own(const struct mb__lane *lane, const struct mb__stream *stream)
+{
+    return !lane->apart && lane->owner == stream;
+}
 uint64_t mb__stream_clock(const struct mb__stream *stream, const struct mb__stream *other);
 /* May `stream` (NULL: anybody) use what `lane` freed at `ticket`? */
 bool mb__order_allows(const struct mb__stream *stream, const struct mb__stream *owner,

@@ -44,7 +44,7 @@ static enum mb_err collect_lane(struct mb__request *req, const struct mb__lane *
     for (struct mb__link *link = mb__tree_first(&lane->by_size); link; link = mb__tree_next(link)) {
         const struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_size);
 
-        if (lane->owner != req->stream && !mb__node_usable(req->stream, node))
+        if (!mb__lane_is_own(lane, req->stream) && !mb__node_usable(req->stream, node))
             continue;
         if (!MB_VEC_PUSH(&dev->ranges, ((struct mb__range){node->addr, node->bytes})))
             return mb__fail(MB_ERR_HOST_MEMORY, "no host memory to plan with %zu ranges",
@@ -89,7 +89,7 @@ static enum mb_err collect(struct mb__request *req)
 
         if (!lane || !lane->free_bytes)
             continue;
-        if (lane->owner == req->stream || (req->ordered && pool->follow_events))
+        if (mb__lane_is_own(lane, req->stream) || (req->ordered && pool->follow_events))
             err = collect_lane(req, lane);
     }
     if (!err && req->ordered && pool->apart.free_bytes)
@@ -352,7 +352,8 @@ static bool range_usable(const struct mb__request *req, struct mb__range range)
     uint64_t end = range.addr + range.bytes;
 
     for (; node; node = node->next) {
-        bool own = node->lane && (node->lane->owner == req->stream || node->lane == &req->pool->ready);
+        bool own = node->lane && (mb__lane_is_own(node->lane, req->stream) ||
+                                 node->lane == &req->pool->ready);
 
         if (!own && !(req->ordered && req->stream && mb__node_usable(req->stream, node)))
             return false;
