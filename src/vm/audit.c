@@ -86,9 +86,41 @@ static bool keeps_entries(const struct mb_vm *vm, const struct mb__region *regio
     return false;
 }
 
-/* Must the slot be invalidated after it was written? `dropped`: an invalidate came after all clears. */
+/* Position of the last clear in a group, 0: none. `g` may be -1. */
+static size_t last_clear(const struct mb_vm *vm, const struct mb__region *region, int64_t g)
+{
+    uint32_t first = (uint32_t)g << region->group_shift;
+    size_t last = 0;
+
+    for (uint32_t i = 0; g >= 0 && i < UINT32_C(1) << region->group_shift; i++) {
+        struct order order = find(vm, region, first + i);
+
+        last = order.clear > last ? order.clear : last;
+    }
+    return last;
+}
+
+/* Does an invalidate of the slot stand before its write, but behind every clear of a slot through which
+ * the group could have been walked? */
+static bool dropped_before(const struct mb_vm *vm, const struct mb__region *region, uint32_t slot,
+                           size_t write)
+{
+    uint32_t g = slot >> region->group_shift;
+    size_t own = last_clear(vm, region, g);
+    size_t ahead = vm->guard_groups ? last_clear(vm, region, (int64_t)g - 1) : 0;
+
+    for (size_t i = own > ahead ? own : ahead; i + 1 < write; i++) {
+        const struct mb_hw_cmd *cmd = &vm->batch.cmds.data[i];
+
+        if (cmd->kind == MB_HW_INVALIDATE && drop_covers(region, slot, cmd))
+            return true;
+    }
+    return false;
+}
+
+/* Must the slot be invalidated after it was written at position `write`? */
 static bool must_drop(const struct mb_vm *vm, const struct mb__region *region, uint32_t slot,
-                      bool dropped)
+                      size_t write)
 {
     uint32_t g = slot >> region->group_shift;
 
@@ -97,7 +129,7 @@ static bool must_drop(const struct mb_vm *vm, const struct mb__region *region, u
     if (keeps_entries(vm, region, g) ||
         (vm->guard_groups && keeps_entries(vm, region, (int64_t)g - 1)))
         return true;
-    return region->group[g].flags & MB__GROUP_CACHED && !dropped;
+    return region->group[g].flags & MB__GROUP_CACHED && !dropped_before(vm, region, slot, write);
 }
 
 static const char *judge(const struct mb_vm *vm, const struct mb__log *log)
@@ -129,7 +161,7 @@ static const char *judge(const struct mb_vm *vm, const struct mb__log *log)
     seen = after(vm, region, log->slot, order.write, MB_HW_BARRIER);
     if (!seen)
         return "a write is not made visible";
-    if (must_drop(vm, region, log->slot, drop && drop < order.write) &&
+    if (must_drop(vm, region, log->slot, order.write) &&
         !after(vm, region, log->slot, seen, MB_HW_INVALIDATE))
         return "a slot of a cached group is not invalidated";
     return NULL;

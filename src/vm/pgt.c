@@ -24,10 +24,6 @@
 #include "base/log.h"
 #include "vm/internal.h"
 
-enum {
-    PIECE_SHIFT_ADOPTED = 29,
-};
-
 /* ------------------------------------------------------------ regions */
 
 static unsigned log2_of(uint64_t x)
@@ -39,13 +35,11 @@ static unsigned log2_of(uint64_t x)
     return n;
 }
 
+/* What one last-level table covers, in a tree of our own and in a driver's. */
 static unsigned piece_shift(const struct mb_vm *vm)
 {
-    struct mb_fmt_level last;
+    struct mb_fmt_level last = vm->geo.level[vm->geo.levels - 1];
 
-    if (!vm->hw->caps.tree_is_ours)
-        return PIECE_SHIFT_ADOPTED;
-    last = vm->geo.level[vm->geo.levels - 1];
     return last.shift + last.bits;
 }
 

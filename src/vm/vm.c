@@ -122,7 +122,7 @@ static void choose_sizes(struct mb_vm *vm)
         vm->limit_bytes = min_u64(vm->limit_bytes, config->limit_bytes & ~(MB_FRAME_BYTES - 1));
     vm->fresh = config->policy == MB_VM_POLICY_FRESH ||
                 (config->policy == MB_VM_POLICY_AUTO && caps->fresh_is_default);
-    vm->guard_groups = caps->neighbours_cached && !config->no_guard ? 1 : 0;
+    vm->guard_groups = config->no_guard ? 0 : 1;
     vm->epoch_bytes = config->ring_bytes / 8;
 }
 

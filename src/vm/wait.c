@@ -111,7 +111,8 @@ void mb__wait_start(struct mb_vm *vm, struct mb__wait *wait)
 
     if (wait->kind == MB__WAIT_REFS)
         vm->pending_refs += wait->count;
-    if (early || advance(vm, wait))
+    /* A flush finishes behind the windows that wait in front of it, even when it has passed already. */
+    if (early || (wait->kind == MB__WAIT_FLUSH ? !wait->fences_left : advance(vm, wait)))
         finish(vm, wait);
     else
         enqueue(vm, wait);
