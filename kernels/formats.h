@@ -441,8 +441,8 @@ MB_FMT_FN int mb_fmt_decode_no_leaf(enum mb_fmt fmt, unsigned leaf_shift, uint64
 }
 
 /*
- * 1: *leaf is what the entry means; encoding it again gives the entry (but see below). 0: the entry is
- * not a leaf of that size, or carries a bit that no field here owns; *leaf is then undefined.
+ * 1: *leaf is what the entry means; encoding it again gives the entry (but see below). 0: the entry
+ * is not a leaf of that size, or carries a bit that no field here owns; *leaf is then undefined.
  * Two encodings are accepted and not reproduced: zero on GFX9, and any FRAG in a 4 KiB entry of
  * GFX9, since FRAG speaks of neighbours, not of the translation.
  */
@@ -527,8 +527,8 @@ MB_FMT_FN unsigned mb_fmt_levels(enum mb_fmt fmt)
 
 /*
  * Does the walker take this entry of a directory as a leaf? An entry that says so may still be
- * invalid on GFX9; on GMMU the leaf's VALID is the bit that says it, so that an entry without it is a
- * directory entry with aperture 0: empty or sparse.
+ * invalid on GFX9; on GMMU the leaf's VALID is the bit that says it, so that an entry without it is
+ * a directory entry with aperture 0: empty or sparse.
  */
 MB_FMT_FN int mb_fmt_is_leaf(enum mb_fmt fmt, unsigned level, struct mb_pte pte)
 {
@@ -577,7 +577,8 @@ MB_FMT_FN struct mb_pte mb_fmt_gfx9_pde(enum mb_fmt fmt, unsigned level, const s
     return pte;
 }
 
-/* Fields that do not fit are cut to their width. Without a valid table the entry is empty or sparse. */
+/* Fields that do not fit are cut to their width. Without a valid table the entry is empty or
+ * sparse. */
 MB_FMT_FN struct mb_pte mb_fmt_encode_dir(enum mb_fmt fmt, unsigned level, const struct mb_dir *dir)
 {
     struct mb_pte pte;

@@ -2,8 +2,8 @@
 /*
  * pte_pop.h - the one body of pte_pop: entry i of a batch becomes one store into the leaf table.
  *
- * The software GPU compiles it as C, device kernels as CUDA C++, HIP or OpenCL C. A wrapper decides how
- * i is spread over lanes and what makes the stores visible to walkers afterwards; nothing here
+ * The software GPU compiles it as C, device kernels as CUDA C++, HIP or OpenCL C. A wrapper decides
+ * how i is spread over lanes and what makes the stores visible to walkers afterwards; nothing here
  * orders anything.
  *
  * The whole slot is written at once: 8 bytes, or 16 where a slot has two words. The high word of a
@@ -44,8 +44,8 @@
 #endif
 #endif
 
-/* Stores `pte` into slot `index` of the table at `slots`; slot_bytes is 8 or 16, the table is aligned
- * to it. */
+/* Stores `pte` into slot `index` of the table at `slots`; slot_bytes is 8 or 16, the table is
+ * aligned to it. */
 MB_POP_FN void mb_pop_store(MB_FMT_GLOBAL uint64_t *slots, unsigned slot_bytes, uint64_t index,
                             struct mb_pte pte)
 {
@@ -55,7 +55,8 @@ MB_POP_FN void mb_pop_store(MB_FMT_GLOBAL uint64_t *slots, unsigned slot_bytes, 
         MB_POP_STORE8(slots + index, pte.lo);
 }
 
-/* Slot `index` shows frame `pfn`. With fmt and leaf_shift constant this is a shift, an or and a store. */
+/* Slot `index` shows frame `pfn`. With fmt and leaf_shift constant this is a shift, an or and a
+ * store. */
 MB_POP_FN void mb_pop_leaf(enum mb_fmt fmt, unsigned leaf_shift, MB_FMT_GLOBAL uint64_t *slots,
                            uint64_t index, uint64_t tmpl, uint32_t pfn)
 {

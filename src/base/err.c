@@ -2,7 +2,8 @@
 /*
  * err.c - error names, texts and the per-thread detail.
  *
- * The detail lives in thread-local storage of fixed size, so that reporting an error never allocates.
+ * The detail lives in thread-local storage of fixed size, so that reporting an error never
+ * allocates.
  */
 #include "err.h"
 
@@ -61,7 +62,7 @@ static void set_detail(const char *format, va_list args, const char *tail)
     memcpy(detail, text, sizeof(text));
 }
 
-enum mb_err mb__fail(enum mb_err err, const char *format, ...)
+enum mb_err(mb__fail)(enum mb_err err, const char *format, ...)
 {
     va_list args;
 
@@ -71,7 +72,7 @@ enum mb_err mb__fail(enum mb_err err, const char *format, ...)
     return err;
 }
 
-enum mb_err mb__fail_in(enum mb_err err, const char *format, ...)
+enum mb_err(mb__fail_in)(enum mb_err err, const char *format, ...)
 {
     va_list args;
 

@@ -21,7 +21,7 @@ static size_t capacity(const struct mb_map *map)
     return map->slots ? (size_t)1 << map->bits : 0;
 }
 
-/* Keys are mostly aligned addresses and small numbers: both halves are mixed, the top bits chosen. */
+/* Keys are mostly aligned addresses and small numbers: all is mixed, the top bits chosen. */
 static size_t first_choice(const struct mb_map *map, uint64_t key)
 {
     key ^= key >> 32;

@@ -2,12 +2,12 @@
 /*
  * hist.h - a log-linear histogram of 64-bit values, meant for latencies in nanoseconds.
  *
- * Values below 64 have a bin each; above, every power of two is cut into 64 bins, so a bin is at most
- * 1/64 = 1.6% wide relative to its values. Range: all of uint64_t. Size: 30 KiB.
+ * Values below 64 have a bin each; above, every power of two is cut into 64 bins, so a bin is at
+ * most 1/64 = 1.6% wide relative to its values. Range: all of uint64_t. Size: 30 KiB.
  *
- * count = sum of bins. LOCKING: one writer at a time with mb__hist_record() (the caller's lock), or any
- * number with mb__hist_record_shared(); not both on one histogram. Readers need no lock; what they
- * read while a writer runs may miss its newest values.
+ * count = sum of bins. LOCKING: one writer at a time with mb__hist_record() (the caller's lock), or
+ * any number with mb__hist_record_shared(); not both on one histogram. Readers need no lock; what
+ * they read while a writer runs may miss its newest values.
  */
 #ifndef MB_BASE_HIST_H
 #define MB_BASE_HIST_H
@@ -73,8 +73,8 @@ void mb__hist_record_shared(struct mb_hist *hist, uint64_t value);
 void mb__hist_merge(struct mb_hist *into, const struct mb_hist *from);
 uint64_t mb__hist_count(const struct mb_hist *hist);
 /*
- * The value that at least the share `q` (0..1) of the values do not exceed: the top of its bin, or the
- * maximum if that is less. 0 when empty.
+ * The value that at least the share `q` (0..1) of the values do not exceed: the top of its bin, or
+ * the maximum if that is less. 0 when empty.
  */
 uint64_t mb__hist_quantile(const struct mb_hist *hist, double q);
 /* All figures of the public structure in one pass. */

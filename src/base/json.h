@@ -9,10 +9,10 @@
  *     mb__json_end(&json);
  *     err = mb__json_finish(&json);
  *
- * What has been written when mb__json_finish() returns is one valid document whatever was called: a call
- * that does not fit (a missing or superfluous key, a second value at the top, an unopened end) is left
- * out and remembered as the error; open containers are closed. Text that is not UTF-8 gets U+FFFD in
- * place of the bad bytes; NaN and infinities become null. LOCKING: the caller's.
+ * What has been written when mb__json_finish() returns is one valid document whatever was called: a
+ * call that does not fit (a missing or superfluous key, a second value at the top, an unopened end)
+ * is left out and remembered as the error; open containers are closed. Text that is not UTF-8 gets
+ * U+FFFD in place of the bad bytes; NaN and infinities become null. LOCKING: the caller's.
  */
 #ifndef MB_BASE_JSON_H
 #define MB_BASE_JSON_H
@@ -41,8 +41,8 @@ struct mb_json {
 
 void mb__json_to_file(struct mb_json *json, FILE *file, unsigned indent);
 void mb__json_to_memory(struct mb_json *json, unsigned indent);
-/* Closes what is open, ends the line of a file. MB_ERR_IO, MB_ERR_HOST_MEMORY, MB_ERR_INTERNAL (a call
- * was left out). Call it exactly once; frees nothing. */
+/* Closes what is open, ends the line of a file. MB_ERR_IO, MB_ERR_HOST_MEMORY, MB_ERR_INTERNAL (a
+ * call was left out). Call it exactly once; frees nothing. */
 enum mb_err mb__json_finish(struct mb_json *json);
 /* The text, to be freed by the caller with free(); NULL if there was no memory. After finish. */
 char *mb__json_take(struct mb_json *json);

@@ -2,7 +2,8 @@
 /*
  * lock.c - the record of held locks, per thread, and the rank check.
  *
- * A breach is our own bug, so it aborts: a deadlock that needs two threads to show is caught by one.
+ * A breach is our own bug, so it aborts: a deadlock that needs two threads to show is caught by
+ * one.
  */
 #undef NDEBUG /* this file holds the checks of those who ask for them */
 #include "lock.h"

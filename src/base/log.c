@@ -2,7 +2,8 @@
 /*
  * log.c - one line, one write.
  *
- * Locking: none. The level is an atomic; two threads that read the environment at once find the same.
+ * Locking: none. The level is an atomic; two threads that read the environment at once find the
+ * same.
  */
 #include "log.h"
 

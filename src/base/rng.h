@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * rng.h - seeded random numbers: splitmix64 to spread a seed, xoshiro256** for the sequence (both by
- * Vigna, public domain algorithms). Not for secrets. The same seed gives the same sequence everywhere.
+ * rng.h - seeded random numbers: splitmix64 to spread a seed, xoshiro256** for the sequence (both
+ * by Vigna, public domain algorithms). Not for secrets. The same seed gives the same sequence
+ * everywhere.
  */
 #ifndef MB_BASE_RNG_H
 #define MB_BASE_RNG_H

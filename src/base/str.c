@@ -2,8 +2,8 @@
 /*
  * str.c - parsing of configuration texts.
  *
- * Values are stored into a copy of the caller's structure, which replaces it at the end: a text with an
- * error in its last item changes nothing.
+ * Values are stored into a copy of the caller's structure, which replaces it at the end: a text
+ * with an error in its last item changes nothing.
  */
 #include "str.h"
 

@@ -2,9 +2,9 @@
 /*
  * str.h - configuration texts, "key:value,key:value", and the numbers in them.
  *
- * A table says which keys there are; parsing fills a structure, or changes nothing and says precisely
- * what is wrong where. A value may contain ':' but no ','. Blanks around items, keys and values are
- * ignored; an empty text is no items; "a:1,,b:2" is an error. Keys may be given once.
+ * A table says which keys there are; parsing fills a structure, or changes nothing and says
+ * precisely what is wrong where. A value may contain ':' but no ','. Blanks around items, keys and
+ * values are ignored; an empty text is no items; "a:1,,b:2" is an error. Keys may be given once.
  */
 #ifndef MB_BASE_STR_H
 #define MB_BASE_STR_H
@@ -16,10 +16,11 @@
 #include "moonbright.h"
 
 enum mb_conf_type {
-    MB_CONF_U64, /* uint64_t: decimal or 0x; between min and max */
-    MB_CONF_INT, /* int: decimal; between min and max */
-    MB_CONF_BYTES, /* uint64_t: number with an optional k, m, g, t (powers of 1024; "MB", "MiB" too) */
-    MB_CONF_BOOL,   /* bool: 0 1 no yes off on false true */
+    MB_CONF_U64,   /* uint64_t: decimal or 0x; between min and max */
+    MB_CONF_INT,   /* int: decimal; between min and max */
+    MB_CONF_BYTES, /* uint64_t: number with an optional k, m, g, t (powers of 1024; "MB", "MiB" too)
+                    */
+    MB_CONF_BOOL,  /* bool: 0 1 no yes off on false true */
     MB_CONF_CHOICE, /* int: index into choices */
     MB_CONF_NAME,   /* const char *: the string of choices itself, static */
     MB_CONF_TEXT,   /* char[max]: any text, shorter than max */
@@ -35,8 +36,9 @@ struct mb_conf_key {
 };
 
 /*
- * Reads `text` (NULL: as "") into `out`, a structure of out_bytes; fields of keys not given stay as they
- * are. `origin` names the text in messages: "MOONBRIGHT", "config". MB_ERR_CONFIG, MB_ERR_HOST_MEMORY.
+ * Reads `text` (NULL: as "") into `out`, a structure of out_bytes; fields of keys not given stay as
+ * they are. `origin` names the text in messages: "MOONBRIGHT", "config". MB_ERR_CONFIG,
+ * MB_ERR_HOST_MEMORY.
  */
 enum mb_err mb__conf_parse(const char *text, const char *origin, const struct mb_conf_key *keys,
                            unsigned key_count, void *out, size_t out_bytes);

@@ -2,10 +2,11 @@
 /*
  * tree.c - red-black rebalancing.
  *
- * Invariants: the root is black; a red node has black children; every path from a node down to a missing
- * child passes the same number of black nodes. A missing child counts as black.
+ * Invariants: the root is black; a red node has black children; every path from a node down to a
+ * missing child passes the same number of black nodes. A missing child counts as black.
  *
- * Both fix-ups are written once for the two mirror images: `side` is the side on which the trouble is.
+ * Both fix-ups are written once for the two mirror images: `side` is the side on which the trouble
+ * is.
  */
 #include "tree.h"
 
@@ -105,17 +106,28 @@ void mb__tree_link(struct mb_tree *tree, struct mb_tree_node *node, struct mb_tr
     fix_red_pair(tree, node);
 }
 
+/* The other child of a node whose subtree at `side` lacks a black node: there must be one, or the
+ * two sides would have been unequal before. */
+static struct mb_tree_node *sibling(const struct mb_tree_node *parent, int side)
+{
+    struct mb_tree_node *other = parent->child[!side];
+
+    if (!other)
+        __builtin_unreachable();
+    return other;
+}
+
 /* The subtree at `side` of `parent` lacks one black node. */
 static void fix_black_height(struct mb_tree *tree, struct mb_tree_node *parent, int side)
 {
     while (parent && !is_red(parent->child[side])) {
-        struct mb_tree_node *other = parent->child[!side];
+        struct mb_tree_node *other = sibling(parent, side);
 
-        if (is_red(other)) {
+        if (other->red) {
             other->red = false;
             parent->red = true;
             rotate(tree, parent, side);
-            other = parent->child[!side];
+            other = sibling(parent, side);
         }
         if (!is_red(other->child[0]) && !is_red(other->child[1])) {
             other->red = true;
@@ -132,7 +144,7 @@ static void fix_black_height(struct mb_tree *tree, struct mb_tree_node *parent, 
             other->child[side]->red = false;
             other->red = true;
             rotate(tree, other, !side);
-            other = parent->child[!side];
+            other = sibling(parent, side);
         }
         other->red = parent->red;
         parent->red = false;
@@ -144,8 +156,8 @@ static void fix_black_height(struct mb_tree *tree, struct mb_tree_node *parent, 
         parent->child[side]->red = false;
 }
 
-/* Puts `next`, the successor of `node` in its right subtree, into node's place. Stores where a node is
- * now missing. */
+/* Puts `next`, the successor of `node` in its right subtree, into node's place. Stores where a node
+ * is now missing. */
 static void take_place(struct mb_tree *tree, struct mb_tree_node *node, struct mb_tree_node *next,
                        struct mb_tree_node **hole, int *side)
 {
@@ -191,6 +203,7 @@ void mb__tree_unlink(struct mb_tree *tree, struct mb_tree_node *node)
 
 struct mb_tree_node *mb__tree_end(const struct mb_tree *tree, int side)
 {
+    /* cppcheck-suppress ctunullpointer ; callers pass their tree, which is never NULL */
     struct mb_tree_node *node = tree->root;
 
     while (node && node->child[side])

@@ -25,9 +25,9 @@
  *     T    *name_next(item), name_prev(item)     O(1) on average over a walk
  * `key` is an item of which only what the order looks at is set.
  *
- * AUGMENTATION  tree.update recomputes a node's summary from itself and its children and tells whether
- * it changed. It is kept right by insert and remove; after changing an item's own contribution in
- * place call mb__tree_update_up().
+ * AUGMENTATION  tree.update recomputes a node's summary from itself and its children and tells
+ * whether it changed. It is kept right by insert and remove; after changing an item's own
+ * contribution in place call mb__tree_update_up().
  *
  * OWNS      nothing: nodes live in the caller's items. A node is in one tree at a time.
  * LOCKING   the caller's.
@@ -52,7 +52,8 @@ struct mb_tree {
     size_t count;                              /* nodes in the tree */
 };
 
-/* Links `node` below `parent` (NULL: as root) on `side`, where there is no child, and rebalances. */
+/* Links `node` below `parent` (NULL: as root) on `side`, where there is no child, and rebalances.
+ */
 void mb__tree_link(struct mb_tree *tree, struct mb_tree_node *node, struct mb_tree_node *parent,
                    int side);
 void mb__tree_unlink(struct mb_tree *tree, struct mb_tree_node *node);
@@ -62,16 +63,22 @@ struct mb_tree_node *mb__tree_end(const struct mb_tree *tree, int side);
 struct mb_tree_node *mb__tree_step(const struct mb_tree_node *node, int side);
 /* Recomputes summaries from `node` towards the root, as far as they change. */
 void mb__tree_update_up(struct mb_tree *tree, struct mb_tree_node *node);
-/* Links, colours, black heights and count are what they must be. O(n), for tests and check functions;
- * summaries are checked by calling update, which must then report no change. */
+/* Links, colours, black heights and count are what they must be. O(n), for tests and check
+ * functions; summaries are checked by calling update, which must then report no change. */
 bool mb__tree_check(const struct mb_tree *tree);
+
+/* The item around a node; NULL stays NULL. */
+static inline void *mb__tree_item(struct mb_tree_node *node, size_t offset)
+{
+    return node ? (char *)node - offset : NULL;
+}
 
 #define MB_TREE_ITEM(node, type, member) ((type *)(void *)((char *)(node)-offsetof(type, member)))
 
 #define MB_TREE_DEFINE(name, type, member, order)                                                  \
     static inline __attribute__((unused)) type *name##_item(struct mb_tree_node *node)             \
     {                                                                                              \
-        return node ? MB_TREE_ITEM(node, type, member) : NULL;                                     \
+        return mb__tree_item(node, offsetof(type, member));                                        \
     }                                                                                              \
     static inline __attribute__((unused)) bool name##_insert(struct mb_tree *tree, type *item)     \
     {                                                                                              \
@@ -120,7 +127,7 @@ bool mb__tree_check(const struct mb_tree *tree);
                 best = at;                                                                         \
             at = at->child[below];                                                                 \
         }                                                                                          \
-        return name##_item(best);                                                                  \
+        return mb__tree_item(best, offsetof(type, member));                                        \
     }                                                                                              \
     static inline __attribute__((unused))                                                          \
     type *name##_at_most(const struct mb_tree *tree, const type *key)                              \
@@ -134,7 +141,7 @@ bool mb__tree_check(const struct mb_tree *tree);
                 best = at;                                                                         \
             at = at->child[!above];                                                                \
         }                                                                                          \
-        return name##_item(best);                                                                  \
+        return mb__tree_item(best, offsetof(type, member));                                        \
     }                                                                                              \
     static inline __attribute__((unused)) type *name##_first(const struct mb_tree *tree)           \
     {                                                                                              \

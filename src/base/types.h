@@ -2,8 +2,9 @@
  * types.h - the address types of the whole library.
  *
  * A virtual address and a frame number are distinct one-field structs, so that mixing them does not
- * compile. A frame number counts 4 KiB pages of device physical memory whatever the leaf size, as in
- * the entry formats: 32 bits reach 16 TiB. A 2 MiB frame is named by the number of its first page.
+ * compile. A frame number counts 4 KiB pages of device physical memory whatever the leaf size, as
+ * in the entry formats: 32 bits reach 16 TiB. A 2 MiB frame is named by the number of its first
+ * page.
  */
 #ifndef MB_BASE_TYPES_H
 #define MB_BASE_TYPES_H

@@ -24,7 +24,8 @@
         size_t count, capacity;                                                                    \
     }
 
-/* Makes room for `need` items in all. `data` is the address of the data pointer, whatever its type. */
+/* Makes room for `need` items in all. `data` is the address of the data pointer, whatever its type.
+ */
 static inline bool mb__vec_reserve(void *data, size_t *capacity, size_t need, size_t item_bytes)
 {
     size_t wanted = *capacity < 8 ? 8 : *capacity + *capacity / 2;
@@ -42,11 +43,12 @@ static inline bool mb__vec_reserve(void *data, size_t *capacity, size_t need, si
         return false;
     memcpy(data, &grown, sizeof(grown));
     *capacity = wanted;
+    /* cppcheck-suppress memleak ; *data owns it now */
     return true;
 }
 
 #define MB_VEC_RESERVE(vec, need)                                                                  \
-    mb__vec_reserve(&(vec)->data, &(vec)->capacity, (need), sizeof(*(vec)->data))
+    mb__vec_reserve(&(vec)->data, &(vec)->capacity, (need), sizeof(*(vec)->data)) /* NOLINT */
 /* false: no host memory, nothing changed. Evaluates `vec` several times. */
 #define MB_VEC_PUSH(vec, value)                                                                    \
     (MB_VEC_RESERVE((vec), (vec)->count + 1) && ((vec)->data[(vec)->count++] = (value), true))

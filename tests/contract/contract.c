@@ -23,7 +23,8 @@ static const struct mb_hw_backend *find_backend(const char *name)
     return NULL;
 }
 
-/* false, with the reason printed: this machine or build cannot do it. Anything else fails the case. */
+/* false, with the reason printed: this machine or build cannot do it. Anything else fails the case.
+ */
 static bool open_config(const struct contract_config *config, uint64_t seed, struct contract *c)
 {
     const struct mb_hw_backend *backend = find_backend(config->backend);
@@ -346,18 +347,20 @@ static void forget_window(struct contract *c, struct contract_window *w)
     free(w);
 }
 
-/* Windows of small leaves lie inside a big one, and no slot of it points to their tables any more. */
+/* Windows of small leaves lie inside a big one, and no slot of it points to their tables any more.
+ */
 static void drop_small_windows(struct contract *c, const struct contract_window *big)
 {
     for (size_t i = 0; i < c->windows.count;) {
         struct contract_window *w = c->windows.data[i];
 
-        if (w->reserved_bytes || w->view.va.addr != big->view.va.addr) {
+        if (w == big || w->reserved_bytes || w->view.va.addr != big->view.va.addr) {
             i++;
             continue;
         }
         c->hw->table_free(c->dev, w->leaf_tables, w->leaf_table_bytes);
-        forget_window(c, w);
+        MB_VEC_SWAP_REMOVE(&c->windows, i);
+        free(w);
     }
 }
 

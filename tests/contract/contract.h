@@ -2,10 +2,10 @@
 /*
  * contract.h - what every backend promises, as a list of rules that any of them can be run through.
  *
- * Rules use src/hw/hw.h and kernels/formats.h only. A rule gets an open device with helpers around it
- * (struct contract) and checks with the macros of tests/test.h. The helpers play vm's part: they build
- * the page-table tree where caps.tree_is_ours, adopt ranges elsewhere, tell intend() what they are
- * about to do, and add the barriers and invalidates that vm would add.
+ * Rules use src/hw/hw.h and kernels/formats.h only. A rule gets an open device with helpers around
+ * it (struct contract) and checks with the macros of tests/test.h. The helpers play vm's part: they
+ * build the page-table tree where caps.tree_is_ours, adopt ranges elsewhere, tell intend() what
+ * they are about to do, and add the barriers and invalidates that vm would add.
  *
  * LOCKING  A struct contract belongs to one thread, except where a function says otherwise.
  */
@@ -113,8 +113,8 @@ typedef void (*contract_rule)(struct contract *c);
 CONTRACT_RULES(CONTRACT_DECLARE)
 #undef CONTRACT_DECLARE
 
-/* Opens each configuration anew, runs the rule, checks that nothing was wrong that the rule did not cause
- * itself, and closes. Skips the case when no configuration can be opened. */
+/* Opens each configuration anew, runs the rule, checks that nothing was wrong that the rule did not
+ * cause itself, and closes. Skips the case when no configuration can be opened. */
 void contract_run(const struct contract_config *configs, unsigned count, contract_rule rule);
 /* A rule that this configuration cannot be held to; prints «SKIP: ...» and returns false. */
 bool contract_cannot(const struct contract *c, const char *rule, const char *why);
@@ -129,13 +129,14 @@ void contract_frames(struct contract *c, mb_pfn *pfns, uint32_t count);
 struct mb_hw_slab *contract_slab(struct contract *c, uint64_t bytes);
 /* pfn of frame i of a slab. */
 mb_pfn contract_slab_pfn(const struct mb_hw_slab *slab, uint32_t i);
-/* A window of at least `slots` cleared slots of 2 MiB. The pointer is valid until the contract ends. */
+/* A window of at least `slots` cleared slots of 2 MiB. The pointer is valid until the contract
+ * ends. */
 struct contract_window *contract_window(struct contract *c, uint32_t slots);
 /* The same of smaller leaves (12, or 16 on GMMU) over `frames` 2 MiB pieces; only tree_is_ours. */
 struct contract_window *contract_small_window(struct contract *c, unsigned leaf_shift,
                                               uint32_t frames);
-/* Unmaps, drops tables, disowns, gives the range back, with the small windows in it. Waits. Not for a
- * small window itself. */
+/* Unmaps, drops tables, disowns, gives the range back, with the small windows in it. Waits. Not for
+ * a small window itself. */
 void contract_drop_window(struct contract *c, struct contract_window *w);
 
 mb_va contract_va(const struct contract_window *w, uint32_t slot);
@@ -170,8 +171,8 @@ struct mb_hw_counters contract_counters(struct contract *c);
 void contract_expect_slots(struct contract *c, const struct contract_window *w, uint32_t first,
                            uint32_t count, const mb_pfn *pfns, bool writable);
 
-/* contract_tree.c: directories down to the last level for [va, va + bytes), whose tables of the last
- * level lie one after the other from *leaf_tables on. */
+/* contract_tree.c: directories down to the last level for [va, va + bytes), whose tables of the
+ * last level lie one after the other from *leaf_tables on. */
 void contract_build(struct contract *c, mb_va va, uint64_t bytes, uint64_t *leaf_tables,
                     uint64_t *leaf_table_bytes);
 /* Takes the pointers to [phys, phys + bytes) out of their directories and frees it. Waits. */

@@ -2,9 +2,9 @@
 /*
  * The helpers' page-table tree, for backends that leave it to vm.
  *
- * Children are entered before their parents (the new branch hangs together before anything points to
- * it), with a barrier between levels and an invalidate at the end: invalid directory entries may be
- * cached.
+ * Children are entered before their parents (the new branch hangs together before anything points
+ * to it), with a barrier between levels and an invalidate at the end: invalid directory entries may
+ * be cached.
  */
 #include "contract.h"
 

@@ -241,7 +241,8 @@ void contract_an_unmapped_access_faults(struct contract *c)
         expect_lost(c, s);
         return;
     }
-    /* Cleared slots show a donor: no fault, but no trace of the old frame, and the oracle sees it. */
+    /* Cleared slots show a donor: no fault, but no trace of the old frame, and the oracle sees it.
+     */
     CHECK_OK(c->hw->device_sync(c->dev));
     CHECK_EQ(contract_counters(c).wrong_words, c->before.wrong_words + 8);
     if (c->hw->intend && !c->config->hw.no_oracle)
@@ -278,8 +279,8 @@ void contract_a_read_only_mapping_is_not_written(struct contract *c)
     expect_lost(c, s);
 }
 
-/* Nothing is given back by the rule: streams have work, slots are mapped, slabs and ranges are held. Leaks
- * are for the sanitizers to see. */
+/* Nothing is given back by the rule: streams have work, slots are mapped, slabs and ranges are
+ * held. Leaks are for the sanitizers to see. */
 void contract_close_takes_everything_back(struct contract *c)
 {
     struct mb_hw_slab *slab = contract_slab(c, c->caps->slab_step_bytes);

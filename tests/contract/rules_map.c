@@ -128,9 +128,9 @@ void contract_a_remap_shows_the_new_frame(struct contract *c)
 }
 
 /*
- * A stream writes through slots while another one remaps them and then writes the old frames by another
- * address. Which stores of the first stream still go to the old frames is open; that none of them
- * lands there after the batch's MEMBAR is not.
+ * A stream writes through slots while another one remaps them and then writes the old frames by
+ * another address. Which stores of the first stream still go to the old frames is open; that none
+ * of them lands there after the batch's MEMBAR is not.
  */
 void contract_old_accesses_land_before_a_membar_ends(struct contract *c)
 {

@@ -130,7 +130,7 @@ static int compare_u32(const void *a, const void *b)
 void contract_slabs_are_distinct_and_inside(struct contract *c)
 {
     static const unsigned steps[] = {1, 2, 5, 16, 1, 3};
-    uint32_t pfns[2048], count = 0;
+    uint32_t pfns[2048] = {0}, count = 0;
 
     for (unsigned s = 0; s < sizeof(steps) / sizeof(steps[0]); s++) {
         uint64_t bytes = c->caps->slab_step_bytes * steps[s];

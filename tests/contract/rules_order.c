@@ -45,8 +45,8 @@ void contract_batches_keep_their_order(struct contract *c)
     contract_map(c, s, all, 0, FRAMES, pfns);
     for (uint32_t i = 0; i < FRAMES; i++)
         contract_fill(c, s, all, i, MB_FRAME_BYTES, 0);
-    /* Each map is followed by a write through it, in turn with maps: a map that ran early or late would
-     * leave some frame with another's seed. */
+    /* Each map is followed by a write through it, in turn with maps: a map that ran early or late
+     * would leave some frame with another's seed. */
     for (uint32_t i = 0; i < FRAMES; i++) {
         contract_map(c, s, w, 0, 1, &pfns[i]);
         contract_fill(c, s, w, 0, MB_FRAME_BYTES, 1 + i);
@@ -108,9 +108,9 @@ void contract_a_wait_orders_streams(struct contract *c)
     contract_sync(c);
 }
 
-/* A thousand batches behind a stream with work: submit takes them all, and they end right. A backend
- * that waited for the device inside submit could only do so in the end, so what is checked is that all
- * is accepted and applied; how long submit takes is a bench. */
+/* A thousand batches behind a stream with work: submit takes them all, and they end right. A
+ * backend that waited for the device inside submit could only do so in the end, so what is checked
+ * is that all is accepted and applied; how long submit takes is a bench. */
 void contract_submit_never_blocks(struct contract *c)
 {
     enum { SLOTS = 64, BATCHES = 1000 };
@@ -204,8 +204,9 @@ void contract_fences_outlive_their_stream(struct contract *c)
 }
 
 /*
- * Streams hand a frame round: each waits for the one before, maps it, adds its mark, passes it on, so
- * that every stream waits for every other again and again, always for something enqueued earlier.
+ * Streams hand a frame round: each waits for the one before, maps it, adds its mark, passes it on,
+ * so that every stream waits for every other again and again, always for something enqueued
+ * earlier.
  */
 void contract_streams_that_wait_for_each_other_go_on(struct contract *c)
 {

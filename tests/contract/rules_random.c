@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random programs against a model: what every slot shows and what every frame holds is known at each
- * step, in the order of the streams, so any wrong translation, lost write or broken order is seen.
+ * Random programs against a model: what every slot shows and what every frame holds is known at
+ * each step, in the order of the streams, so any wrong translation, lost write or broken order is
+ * seen.
  */
 #include "contract.h"
 

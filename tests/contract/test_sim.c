@@ -2,8 +2,8 @@
 /*
  * The contract, held to the software GPU in all its models and modes.
  *
- * MB_CONTRACT_MUTANTS, a number, takes safety steps out of the device (enum mb_sim_mutant): rules must
- * then fail, which test_mutants.sh checks.
+ * MB_CONTRACT_MUTANTS, a number, takes safety steps out of the device (enum mb_sim_mutant): rules
+ * must then fail, which test_mutants.sh checks.
  */
 #include "contract.h"
 

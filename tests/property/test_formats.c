@@ -18,12 +18,14 @@ static unsigned shift_of(enum mb_fmt fmt, unsigned i)
     return i < 3 ? shifts[i] : mb_fmt_is_gmmu(fmt) ? 29 : 30;
 }
 
-/* Every bit that a valid leaf may have set, typed from the tables of doc/formats.md, not from code. */
+/* Every bit that a valid leaf may have set, typed from the tables of doc/formats.md, not from code.
+ */
 static uint64_t leaf_bits(enum mb_fmt fmt, unsigned aperture)
 {
     switch (fmt) {
     case MB_FMT_GMMU_V2:
-        /* kind 63:56; address 53:8 or 32:8, peer 35:33; 7:5, 3:0 (bit 4, encrypted, is never set) */
+        /* kind 63:56; address 53:8 or 32:8, peer 35:33; 7:5, 3:0 (bit 4, encrypted, is never set)
+         */
         return 0xff000000000000efu | (aperture >= 2   ? 0x003fffffffffff00u
                                       : aperture == 1 ? 0x0000000fffffff00u
                                                       : 0x00000001ffffff00u);
@@ -197,8 +199,8 @@ TEST(every_kind_aperture_and_peer)
 
             legal += (unsigned)mb_fmt_leaf_legal(formats[f], 21, &leaf);
         }
-        /* NVIDIA: three apertures with peer 0, and peer with 8. AMD: no peer aperture; coherent memory
-         * would need the snoop flag, which is not set here. */
+        /* NVIDIA: three apertures with peer 0, and peer with 8. AMD: no peer aperture; coherent
+         * memory would need the snoop flag, which is not set here. */
         CHECK_EQ(legal, kinds * (mb_fmt_is_gmmu(formats[f]) ? 3 + 8 : 2));
     }
 }

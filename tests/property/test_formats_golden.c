@@ -169,7 +169,8 @@ TEST(entries_without_a_translation)
     CHECK_EQ(mb_fmt_sparse_leaf(TF, 12).lo, 1ull << 51);
 }
 
-/* All 32 codes of a valid GMMU v3 entry: bits uncached, privileged, read-only, no atomics, no counting. */
+/* All 32 codes of a valid GMMU v3 entry: bits uncached, privileged, read-only, no atomics, no
+ * counting. */
 TEST(gmmu_v3_pcf_table)
 {
     static const struct {

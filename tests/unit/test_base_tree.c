@@ -6,7 +6,8 @@
 #include "base/tree.h"
 #include "test.h"
 
-/* A block as the runtime's cache keeps it: found by (size, address) and, with augmentation, by address. */
+/* A block as the runtime's cache keeps it: found by (size, address) and, with augmentation, by
+ * address. */
 struct block {
     struct mb_tree_node by_size, by_addr;
     uint64_t size, addr, max_size_below;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The contract, held to a real GPU through CUDA. Rules that would end the process's context say so and
- * are left out; memory is capped, so that the device stays usable for others. */
+/* The contract, held to a real GPU through CUDA. Rules that would end the process's context say so
+ * and are left out; memory is capped, so that the device stays usable for others. */
 #include "../contract.h"
 
 #define GIB ((uint64_t)1 << 30)
