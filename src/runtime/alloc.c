@@ -241,7 +241,7 @@ static enum mb_err waited(struct mb__request *req)
 
 static enum mb_err after_host_wait(struct mb__request *req)
 {
-    enum mb_err err = mb__wait_on_host(req->dev, req->pool);
+    enum mb_err err = mb__wait_on_host(req->dev);
 
     if (err) {
         mb__log(MB_LOG_INFO, "runtime", "host wait for pending frees: %s", mb_error_detail());
@@ -434,7 +434,8 @@ static enum mb_err prepare_free(struct mb__block *block, struct mb__stream *stre
             struct mb__order_point *point = &(*order)->points[i];
             struct mb__stream *user = point->stream;
 
-            point->ticket = mb__stream_ticket(user);
+            /* A retired stream's last ticket was closed when it retired. */
+            point->ticket = mb__stream_ticket(user) - user->retired;
             if (point->ticket > user->freed)
                 user->freed = point->ticket;
         }
@@ -451,6 +452,8 @@ static void unpublish(struct mb_device *dev, struct mb__block *block, struct mb_
     mb__fold(block->pool);
     mb__account(block->pool, -1, -(int64_t)block->requested, -(int64_t)block->bytes);
     mb__table_del(&dev->table, block->addr);
+    for (unsigned i = 0; block->uses && i < block->uses->count; i++)
+        ((struct mb__stream *)block->uses->points[i].stream)->named--;
     mb__order_unref(block->uses);
     block->uses = order;
     block->stream = stream;
@@ -526,6 +529,7 @@ enum mb_err mb__record_stream(struct mb_device *dev, void *ptr, mb_stream native
     if (!uses)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
     uses->refs = 1;
+    stream->named++;
     mb__order_unref(block->uses);
     block->uses = uses;
     return MB_OK;

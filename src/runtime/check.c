@@ -114,9 +114,9 @@ static enum mb_err check_window(struct mb_device *dev, const struct mb__window *
                                 window->va.addr, page, at);
         }
     }
-    if (page != window->frames)
+    if (page != window->shown || page > window->frames)
         return mb__fail(MB_ERR_CORRUPT, "window 0x%" PRIx64 ": %u pages in pieces, not %u",
-                        window->va.addr, page, window->frames);
+                        window->va.addr, page, window->shown);
     return MB_OK;
 }
 

@@ -128,6 +128,18 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
     return first;
 }
 
+/* The first window may cost the backend a donor frame, which is not to be had once memory has run out. */
+static void prime_windows(struct mb_device *dev)
+{
+    mb_va va;
+
+    if (!dev->hw->caps.home_by_driver || dev->hw->caps.host_blocking)
+        return;
+    if (mb__alloc_va(dev->vm, MB_FRAME_BYTES, 0, &va) ||
+        mb__free_va(dev->vm, va, MB_FRAME_BYTES))
+        mb__log(MB_LOG_WARN, "runtime", "no window yet: %s", mb_error_detail());
+}
+
 /* The runtime's own stream and the default pool. */
 static enum mb_err open_parts(struct mb_device *dev)
 {
@@ -148,6 +160,7 @@ static enum mb_err open_parts(struct mb_device *dev)
     if (err)
         return err;
     dev->default_pool->release_threshold = dev->config.release_threshold;
+    prime_windows(dev);
     mb__note_held(dev);
     return MB_OK;
 }

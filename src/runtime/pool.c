@@ -285,7 +285,7 @@ enum mb_err mb__pool_delete(struct mb_pool *pool)
     if (pool->apart.free_bytes)
         mb__promote(pool, true);
     if (pool->apart.free_bytes) {
-        err = mb__wait_on_host(dev, pool);
+        err = mb__wait_on_host(dev);
         if (err)
             return err;
         mb__promote(pool, true);

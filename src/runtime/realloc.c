@@ -2,7 +2,7 @@
 /*
  * realloc: in place, by mapping, or by copying.
  *
- *   in place    the new size fits what the block has, or the next addresses are free for anybody
+ *   in place    the block shrinks, or the next addresses are free for anybody
  *   by mapping  the block's frames and further ones are shown in a row at new addresses; the contents do not
  *               move. Possible when the rest of the block's last frame is free
  *   by copying  on the default stream, and the host waits
@@ -63,7 +63,42 @@ static enum mb_err grow_in_place(struct mb_device *dev, struct mb__block *block,
     return MB_OK;
 }
 
-/* Fits what the block has: only the caller's size changes. Otherwise tries to grow. */
+/* The upper part of the block's memory becomes anybody's. Cuts are prepared for. */
+static void give_rest(struct mb__block *block, uint64_t bytes)
+{
+    struct mb_pool *pool = block->pool;
+    struct mb__node *node = block->pieces, *rest;
+
+    for (; bytes > node->bytes; node = node->piece_next)
+        bytes -= node->bytes;
+    if (bytes < node->bytes)
+        mb__heap_split_used(&pool->heap, node, node->addr + bytes);
+    rest = node->piece_next;
+    node->piece_next = NULL;
+    while (rest) {
+        struct mb__node *next = rest->piece_next;
+
+        mb__heap_give(&pool->heap, rest, &pool->ready, 0, NULL);
+        rest = next;
+    }
+}
+
+static enum mb_err shrink(struct mb_device *dev, struct mb__block *block, uint64_t requested,
+                          uint64_t bytes)
+{
+    enum mb_err err = mb__heap_prepare(&block->pool->heap, 1);
+
+    if (!err && block->window && bytes < block->bytes)
+        err = mb__window_shrink(dev, block->window, bytes);
+    if (err)
+        return err;
+    if (bytes < block->bytes)
+        give_rest(block, bytes);
+    resized(dev, block, requested, bytes);
+    return MB_OK;
+}
+
+/* Without moving the contents, if that can be done. */
 static enum mb_err resize(struct mb_device *dev, struct mb__block *block, uint64_t requested)
 {
     uint64_t bytes = mb__round(requested) + 2 * block->zone_bytes;
@@ -71,10 +106,8 @@ static enum mb_err resize(struct mb_device *dev, struct mb__block *block, uint64
 
     if (block->zone_bytes)
         return MB_ERR_NO_MEMORY; /* its zones would have to move: copy */
-    if (bytes <= block->bytes) {
-        resized(dev, block, requested, block->bytes);
-        return MB_OK;
-    }
+    if (bytes <= block->bytes)
+        return shrink(dev, block, requested, bytes);
     mb__promote(block->pool, true);
     err = grow_in_place(dev, block, requested, bytes);
     return err == MB_ERR_NO_MEMORY ? mb__stitch_longer(dev, block, requested, bytes) : err;
@@ -84,7 +117,6 @@ static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t request
                               uint64_t *old_bytes, struct mb_pool **pool)
 {
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
-    uint64_t before;
     enum mb_err err;
 
     if (!block || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
@@ -93,12 +125,9 @@ static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t request
     *pool = block->pool;
     if (block->pins)
         return MB_ERR_NO_MEMORY; /* aliases show its frames: leave them alone */
-    before = block->bytes;
     err = resize(dev, block, requested);
-    if (!err) {
+    if (!err)
         *out = (void *)(uintptr_t)block->addr;
-        (void)before;
-    }
     return err;
 }
 

@@ -94,6 +94,7 @@ struct mb__stream {
     bool created;            /* by mb_stream_create(): destroy gives it back to the backend */
     uint64_t ticket;         /* the open one; from 1; written under the lock, read without (atomic) */
     uint64_t done;           /* the device has passed it */
+    uint64_t named;          /* live blocks told by mb_record_stream() */
     uint64_t freed;          /* largest ticket that anything was freed with */
     struct mb__point points[MB__POINTS]; /* oldest first */
     unsigned point_count;
@@ -144,7 +145,8 @@ struct mb__window {
     struct mb__link by_bytes;         /* key (bytes, serial); in pool.windows while cached */
     struct mb__window *older, *newer; /* of pool.window_oldest/newest while cached */
     mb_va va;                         /* of the first page */
-    uint32_t frames;                  /* pages */
+    uint32_t frames;                  /* pages of addresses */
+    uint32_t shown;                   /* mapped ones, from the first; fewer after the block shrank */
     uint64_t bytes;                   /* of the block; it starts at va + offset */
     uint64_t offset;                  /* within the first page */
     struct mb_hw_fence mapped;        /* the map has been executed */
@@ -336,7 +338,7 @@ bool mb__promote(struct mb_pool *pool, bool record);
 /* Later work of `stream` waits for all that other streams hold free in the pool; true if one was added. */
 bool mb__wait_for_others(struct mb_pool *pool, struct mb__stream *stream);
 /* Host wait for all that is pending, lock dropped meanwhile. */
-enum mb_err mb__wait_on_host(struct mb_device *dev, struct mb_pool *pool);
+enum mb_err mb__wait_on_host(struct mb_device *dev);
 enum mb_err mb__pool_lane(struct mb_pool *pool, struct mb__stream *stream, struct mb__lane **out);
 enum mb_err mb__stream_create(struct mb_device *dev, mb_stream *out);
 enum mb_err mb__stream_destroy(struct mb_device *dev, mb_stream native);
@@ -412,6 +414,8 @@ enum mb_err mb__stitch_range(struct mb__request *req, uint64_t addr);
  * block's last frame cannot be continued, or memory is short; nothing changed. */
 enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, uint64_t requested,
                               uint64_t bytes);
+/* The window's block shrinks to `bytes`: pages behind it are unmapped. On failure nothing changed. */
+enum mb_err mb__window_shrink(struct mb_device *dev, struct mb__window *window, uint64_t bytes);
 /* The block of a window was freed. */
 void mb__window_cache(struct mb_pool *pool, struct mb__window *window, struct mb__stream *stream,
                       uint64_t ticket, struct mb__order *uses);

@@ -134,7 +134,7 @@ static struct mb__stream *unmap_stream(struct mb_device *dev, const struct mb__w
 static bool clear_entries(struct mb_device *dev, const struct mb__window *window)
 {
     struct mb__stream *stream = unmap_stream(dev, window);
-    struct mb_vm_op op = {.kind = MB_VM_UNMAP, .va = window->va, .frames = window->frames};
+    struct mb_vm_op op = {.kind = MB_VM_UNMAP, .va = window->va, .frames = window->shown};
 
     if (!stream)
         return false;
@@ -240,7 +240,7 @@ static struct mb__window *window_new(const struct mb__range *pieces, size_t coun
     window->count = (uint32_t)count;
     window->bytes = bytes;
     window->offset = pieces[0].addr % FRAME;
-    window->frames = frames_of(pieces, count);
+    window->frames = window->shown = frames_of(pieces, count);
     return window;
 }
 
@@ -550,6 +550,36 @@ enum mb_err mb__stitch_if_cheaper(struct mb__request *req, int64_t cost)
     if (!plan.count || plan.cost >= cost)
         return MB_ERR_NO_MEMORY;
     return compose(req, dev->pieces.data, plan.count);
+}
+
+/* ------------------------------------------------------------------ shorter blocks */
+
+enum mb_err mb__window_shrink(struct mb_device *dev, struct mb__window *window, uint64_t bytes)
+{
+    uint32_t pages = (uint32_t)(frame_up(window->offset + bytes) / FRAME), count = 0;
+    struct mb_vm_op op = {.kind = MB_VM_UNMAP,
+                          .va = mb__va_add(window->va, pages * FRAME),
+                          .frames = window->shown - pages};
+    uint64_t left = bytes;
+    enum mb_err err = MB_OK;
+
+    /* The caller of realloc promises that no device work uses the block; its map may be under way still. */
+    if (op.frames && window->mapped_on)
+        err = dev->hw->ops->fence_wait_host(dev->hw, window->mapped, 0);
+    if (!err && op.frames)
+        err = mb__pte_pop(dev->vm, dev->own->hw, &op, 1, NULL);
+    if (err)
+        return err;
+    for (; left; count++) {
+        struct mb__range *range = &window->ranges[count];
+
+        range->bytes = range->bytes < left ? range->bytes : left;
+        left -= range->bytes;
+    }
+    window->count = count;
+    window->shown = pages;
+    window->bytes = bytes;
+    return MB_OK;
 }
 
 /* ------------------------------------------------------------------ longer blocks */

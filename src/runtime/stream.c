@@ -310,17 +310,15 @@ bool mb__wait_for_others(struct mb_pool *pool, struct mb__stream *stream)
     return waited;
 }
 
-/* The last point of every stream that holds something, as fences to wait for. */
-static size_t pending_fences(struct mb_device *dev, struct mb_pool *pool, struct mb_hw_fence *list,
-                             size_t capacity)
+/* The last point of every stream on which something was freed that has not passed yet. */
+static size_t pending_fences(struct mb_device *dev, struct mb_hw_fence *list, size_t capacity)
 {
     size_t count = 0;
 
     for (uint32_t i = 0; i < dev->streams.count && count < capacity; i++) {
         struct mb__stream *stream = dev->streams.data[i];
-        struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;
 
-        if (!((lane && lane->free_bytes) || pool->apart.free_bytes))
+        if (stream->freed <= stream->done)
             continue;
         (void)mb__stream_cover(dev, stream);
         if (stream->point_count)
@@ -329,16 +327,32 @@ static size_t pending_fences(struct mb_device *dev, struct mb_pool *pool, struct
     return count;
 }
 
-enum mb_err mb__wait_on_host(struct mb_device *dev, struct mb_pool *pool)
+/* Frames that vm has back but that a cached window still shows cannot come free: let go of the windows. */
+static void drop_idle_windows(struct mb_device *dev)
+{
+    struct mb_vm_stats stats;
+
+    for (uint32_t i = 0; i < dev->streams.count; i++)
+        mb__stream_poll(dev, dev->streams.data[i]);
+    mb__vm_stats(dev->vm, &stats);
+    for (struct mb_pool *pool = dev->pools; stats.draining_bytes && pool; pool = pool->next)
+        mb__windows_drop(pool, 0);
+    mb__zombies_poll(dev);
+}
+
+enum mb_err mb__wait_on_host(struct mb_device *dev)
 {
     enum { AT_ONCE = 64 };
     struct mb_hw_fence list[AT_ONCE];
-    size_t count = pending_fences(dev, pool, list, AT_ONCE);
+    size_t count = pending_fences(dev, list, AT_ONCE);
     enum mb_err err = MB_OK;
 
     mb__unlock(&dev->lock);
     for (size_t i = 0; i < count && !err; i++)
         err = dev->hw->ops->fence_wait_host(dev->hw, list[i], dev->config.wait_ns);
+    mb__lock(&dev->lock);
+    drop_idle_windows(dev);
+    mb__unlock(&dev->lock);
     if (!err)
         err = mb__vm_drain(dev->vm);
     mb__lock(&dev->lock);
@@ -354,7 +368,7 @@ static bool is_empty(struct mb_device *dev, const struct mb__stream *stream)
         if (stream->index < pool->lane_count && pool->lanes[stream->index] &&
             pool->lanes[stream->index]->free_bytes)
             return false;
-    return stream->done + 1 >= stream->ticket;
+    return !stream->named && stream->done + 1 >= stream->ticket;
 }
 
 static void collect_idle(struct mb_device *dev)
