@@ -141,7 +141,8 @@ TEST(other_sms_have_their_own_lines)
     rig_close(&rig);
 }
 
-/* A line needs no translation: it outlives a remap with all its invalidates, as long as the kernel runs. */
+/* A line needs no translation: it outlives a remap with all its invalidates, as long as the kernel
+ * runs. */
 TEST(a_line_outlives_a_remap)
 {
     struct sim_rig rig;

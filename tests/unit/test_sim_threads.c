@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* One device used by several threads, each with its own stream and slots; meant for TSan as well. */
+/* One device used by several threads, each with its own stream and slots; meant for TSan as well.
+ * */
 #include "test.h"
 
 #include "support/sim_rig.h"

@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* Prime a group with frame 0..15, touch slot 0, rewrite slot d, access it: which frame is reached? */
+/* Prime a group with frame 0..15, touch slot 0, rewrite slot d, access it: which frame is reached?
+ * */
 static bool neighbour_is_stale(const char *model, unsigned distance)
 {
     struct sim_rig rig;
@@ -176,7 +177,8 @@ TEST(targeted_invalidate_drops_its_range_only)
     rig_touch(&rig, 0, 3);
     CHECK_OK(rig_sync(&rig));
     CHECK_EQ(rig_counters(&rig).wrong_accesses, 0);
-    /* The range above covered slot 3; slot 40's group is walked, slot 41 changed, slot 40 invalidated. */
+    /* The range above covered slot 3; slot 40's group is walked, slot 41 changed, slot 40
+     * invalidated. */
     rig_map(&rig, 0, 32, 16, 0, 0);
     rig_touch(&rig, 0, 40);
     rig_map(&rig, 0, 41, 1, 51, 0);

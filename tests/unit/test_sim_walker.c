@@ -56,7 +56,8 @@ static void put8(struct bare *bare, uint64_t table, uint32_t index, uint64_t val
     struct mb_pte check;
     struct mb_hw_cmd cmd = {.kind = MB_HW_DIR};
 
-    /* Level 1 of every format has 8-byte entries and at least 512 of them, or the same table in parts. */
+    /* Level 1 of every format has 8-byte entries and at least 512 of them, or the same table in
+     * parts. */
     cmd.dir.table_phys = table + (uint64_t)index * 8;
     cmd.dir.level = 1;
     cmd.dir.value = (struct mb_pte){value, 0};

@@ -88,14 +88,11 @@ __attribute__((unused)) static void rig_check_tables(struct rig *rig)
 
 __attribute__((unused)) static void rig_close(struct rig *rig)
 {
-    struct mb_sim_counters counters;
-
     mb__vm_close(rig->vm);
     for (unsigned i = 0; i < rig->streams; i++) {
         rig->hw->ops->stream_close(rig->hw, rig->stream[i]);
         CHECK_OK(rig->hw->ops->stream_destroy(rig->hw, rig->native[i]));
     }
-    mb__sim_counters(rig->hw, &counters);
     rig->hw->ops->close(rig->hw);
 }
 
