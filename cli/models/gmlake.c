@@ -114,7 +114,8 @@ static void free_page(struct lake *lake, struct lake_page *page)
         struct lake_block *stitched = page->in[i];
 
         stitched->free_pages++;
-        if (stitched->free_pages == stitched->count && !stitched->base.live)
+        /* A live one has a page in use, so it does not come here. */
+        if (stitched->free_pages == stitched->count)
             model_set_insert(&lake->free[STITCHED], &stitched->base);
     }
 }
@@ -357,7 +358,6 @@ static enum model_status reuse(struct lake *lake, uint64_t bytes, uint32_t strea
     if (!block || block->stream != stream || block->bytes / lake->reuse_limit > bytes)
         return MODEL_NO_MEMORY;
     model_set_remove(block);
-    block->live = true; /* so that freeing and using its pages leaves it alone */
     block->bytes = bytes;
     for (size_t i = 0; i < wanted; i++)
         use_page(stitched->pages[i]);

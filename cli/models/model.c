@@ -40,10 +40,11 @@ static enum model_status make_room(struct model *model, uint32_t slot)
         return MODEL_OK;
     while (capacity <= slot)
         capacity *= 2;
-    grown = realloc(model->blocks, capacity * sizeof(*grown));
+    grown = realloc(model->blocks, capacity * sizeof(struct model_block *));
     if (!grown)
         return MODEL_HOST_MEMORY;
-    memset(grown + model->block_capacity, 0, (capacity - model->block_capacity) * sizeof(*grown));
+    memset(grown + model->block_capacity, 0,
+           (capacity - model->block_capacity) * sizeof(struct model_block *));
     model->blocks = grown;
     model->block_capacity = capacity;
     return MODEL_OK;
@@ -304,7 +305,7 @@ static enum model_status parse_options(struct model *model, char *text, char *er
 
         if (value)
             *value++ = '\0';
-        while (option->name && strcmp(option->name, pair))
+        while (option->name && strcmp(option->name, pair) != 0)
             option++;
         if (!option->name) {
             complain(error, size, "policy %s has no option \"%.40s\"; it has: %s", name, pair,
