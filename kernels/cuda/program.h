@@ -24,18 +24,20 @@
 
 enum {
     MB_POP_SEGMENTS = 6,
-    MB_POP_THREADS = 1024, /* one block: a single SM stores 16 KiB of slots in about 0.2 us */
-    /* frame numbers that travel in the launch itself, by kernel variant */
-    MB_POP_LIST_S = 32,
-    MB_POP_LIST_M = 256,
-    MB_POP_LIST_L = 1024, /* 4 KiB of list: needs parameters beyond 4 KiB (driver 530 and later) */
+    MB_POP_THREADS = 1024, /* at most, in the one block: an SM stores 16 KiB of slots in about 0.2 us */
+    /* Frames whose numbers travel in the launch itself, by kernel variant: what a launch costs grows with
+     * the bytes of its parameters, used or not. The largest stays within the classic 4 KiB. */
+    MB_POP_LIST_S = 64,
+    MB_POP_LIST_M = 512,
+    MB_POP_LIST_L = 1024,
+    MB_POP_LIST_XL = 1920,
 };
 
 enum mb_pop_flag {
     MB_POP_INVALIDATE = 1 << 0, /* ask the helper after the writes, end when it has answered */
 };
 
-/* Slots slots[0..count): frame list[at + i] under `tmpl`, or with at = MB_POP_SAME `tmpl` as it is. */
+/* Slots slots[0..count): frame `at + i` of the list under `tmpl`, or with at = MB_POP_SAME `tmpl` as it is. */
 struct mb_pop_segment {
     uint64_t slots; /* device address of the first slot */
     uint64_t tmpl;
@@ -53,15 +55,31 @@ struct mb_pop_head {
     uint64_t request;    /* device address of the request word */
     uint64_t answer;     /* device address of the answer word */
     uint64_t error;      /* device address of two words in host memory: code, ticket */
-    uint64_t list;       /* device address of the frame list, 0: it follows in the parameters */
+    uint64_t list; /* device address of a list of 32-bit frame numbers; 0: 16-bit ones follow in the
+                      parameters, in units of frames counted from `base_pfn` */
     uint64_t timeout_ns; /* longest wait for an answer */
     uint64_t done;       /* device address of the stream's timeline, 0: leave it alone */
     uint64_t done_value; /* stored there when everything above has happened */
     uint32_t segments;
     uint32_t flags; /* enum mb_pop_flag */
+    uint32_t base_pfn;
+    uint32_t frame_shift; /* log2 of 4 KiB pages in a frame: 9 */
     uint32_t slot_bytes;
     uint32_t pfn_shift; /* mb_fmt_pfn_shift() */
     struct mb_pop_segment segment[MB_POP_SEGMENTS];
+};
+
+/* mb_await: announces that the stream has come here (announce 0: not), waits for the helper's answer, then
+ * passes the stream's fence. Ends the context rather than going on without the answer. */
+struct mb_await {
+    uint64_t announce;       /* device address, or 0 */
+    uint64_t announce_value; /* stored there */
+    uint64_t answer;         /* device address of the word that the helper writes */
+    uint64_t answer_value;   /* wait until it is at least this */
+    uint64_t error;          /* as in mb_pop_head */
+    uint64_t timeout_ns;
+    uint64_t done; /* as in mb_pop_head */
+    uint64_t done_value;
 };
 
 #endif

@@ -13,7 +13,7 @@ namespace
 
 template <unsigned N> struct pop_params {
     struct mb_pop_head head;
-    uint32_t list[N];
+    uint16_t list[N];
 };
 
 __device__ inline uint64_t load_acquire(uint64_t address)
@@ -42,7 +42,22 @@ __device__ inline void store_slot(uint64_t slots, uint32_t slot_bytes, uint32_t 
     mb_pop_store(reinterpret_cast<uint64_t *>(slots), slot_bytes, i, pte);
 }
 
-__device__ inline void write_entries(const struct mb_pop_head &head, const uint32_t *list)
+/* Frame numbers as they arrive: 16 bits in the parameters, 32 in a list in memory. */
+struct short_list {
+    const uint16_t *list;
+    __device__ uint32_t operator()(const struct mb_pop_head &head, uint32_t i) const
+    {
+        return head.base_pfn + ((uint32_t)list[i] << head.frame_shift);
+    }
+};
+
+struct long_list {
+    const uint32_t *list;
+    __device__ uint32_t operator()(const struct mb_pop_head &, uint32_t i) const { return list[i]; }
+};
+
+template <class List>
+__device__ inline void write_entries(const struct mb_pop_head &head, const List &list)
 {
     for (uint32_t s = 0; s < head.segments; s++) {
         const struct mb_pop_segment &seg = head.segment[s];
@@ -51,32 +66,22 @@ __device__ inline void write_entries(const struct mb_pop_head &head, const uint3
             uint64_t lo = seg.tmpl;
 
             if (seg.at != MB_POP_SAME)
-                lo |= (uint64_t)list[seg.at + i] << head.pfn_shift;
+                lo |= (uint64_t)list(head, seg.at + i) << head.pfn_shift;
             store_slot(seg.slots, head.slot_bytes, i, lo);
         }
     }
 }
 
-/* See program.h. Ends the context rather than returning without an answer. */
-__device__ void invalidate(const struct mb_pop_head &head)
+/* Ends the context rather than returning without the answer. */
+__device__ inline void await(uint64_t answer, uint64_t value, uint64_t timeout_ns, uint64_t error_at)
 {
-    uint64_t request = load_acquire(head.request);
-    uint64_t answer = load_acquire(head.answer);
-    uint64_t ticket = request + 1;
-    uint64_t start;
+    uint64_t start = now_ns();
 
-    if ((int64_t)(answer + 2 - ticket) < 0)
-        ticket = answer + 2;
-    if ((int64_t)(ticket - request) > 0) {
-        atomicMax(reinterpret_cast<unsigned long long *>(head.request),
-                  (unsigned long long)ticket);
-    }
-    start = now_ns();
-    while ((int64_t)(load_acquire(head.answer) - ticket) < 0) {
-        if (now_ns() - start > head.timeout_ns) {
-            volatile uint64_t *error = reinterpret_cast<volatile uint64_t *>(head.error);
+    while ((int64_t)(load_acquire(answer) - value) < 0) {
+        if (now_ns() - start > timeout_ns) {
+            volatile uint64_t *error = reinterpret_cast<volatile uint64_t *>(error_at);
 
-            error[1] = ticket;
+            error[1] = value;
             __threadfence_system();
             error[0] = MB_POP_NO_ANSWER;
             __threadfence_system();
@@ -85,24 +90,49 @@ __device__ void invalidate(const struct mb_pop_head &head)
     }
 }
 
-__device__ inline void pop(const struct mb_pop_head &head, const uint32_t *list)
+/* See program.h: the smallest ticket whose invalidate has certainly not started. */
+__device__ inline void invalidate(const struct mb_pop_head &head)
+{
+    uint64_t request = load_acquire(head.request);
+    uint64_t answer = load_acquire(head.answer);
+    uint64_t ticket = request + 1;
+
+    if ((int64_t)(answer + 2 - ticket) < 0)
+        ticket = answer + 2;
+    if ((int64_t)(ticket - request) > 0) {
+        atomicMax(reinterpret_cast<unsigned long long *>(head.request),
+                  (unsigned long long)ticket);
+    }
+    await(head.answer, ticket, head.timeout_ns, head.error);
+}
+
+/* What must be seen before it has been made visible by a fence, or answered by the helper. */
+__device__ inline void pass(uint64_t done, uint64_t value)
+{
+    if (done)
+        asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(done), "l"(value) : "memory");
+}
+
+template <class List> __device__ inline void pop(const struct mb_pop_head &head, const List &list)
 {
     write_entries(head, list);
     __threadfence();
     __syncthreads();
     if (threadIdx.x)
         return;
-    if (head.flags & MB_POP_INVALIDATE) {
-        __threadfence();
+    if (head.flags & MB_POP_INVALIDATE)
         invalidate(head);
-    }
-    if (head.done) {
-        __threadfence_system();
-        asm volatile("st.release.sys.global.u64 [%0], %1;"
-                     :
-                     : "l"(head.done), "l"(head.done_value)
-                     : "memory");
-    }
+    pass(head.done, head.done_value);
+}
+
+/* The parameters' address as ordinary memory: lanes that read different words of constant memory would be
+ * served one after the other. */
+__device__ inline const uint16_t *as_memory(const uint16_t *p)
+{
+    const uint16_t *q;
+
+    asm volatile("mov.u64 %0, %1;" : "=l"(q) : "l"(p));
+    return q;
 }
 
 } // namespace
@@ -112,26 +142,43 @@ extern "C" {
 __global__ void __launch_bounds__(MB_POP_THREADS)
     mb_pop_s(const __grid_constant__ pop_params<MB_POP_LIST_S> p)
 {
-    pop(p.head, p.list);
+    pop(p.head, short_list{as_memory(p.list)});
 }
 
 __global__ void __launch_bounds__(MB_POP_THREADS)
     mb_pop_m(const __grid_constant__ pop_params<MB_POP_LIST_M> p)
 {
-    pop(p.head, p.list);
+    pop(p.head, short_list{as_memory(p.list)});
 }
 
 __global__ void __launch_bounds__(MB_POP_THREADS)
     mb_pop_l(const __grid_constant__ pop_params<MB_POP_LIST_L> p)
 {
-    pop(p.head, p.list);
+    pop(p.head, short_list{as_memory(p.list)});
+}
+
+__global__ void __launch_bounds__(MB_POP_THREADS)
+    mb_pop_xl(const __grid_constant__ pop_params<MB_POP_LIST_XL> p)
+{
+    pop(p.head, short_list{as_memory(p.list)});
 }
 
 /* The list lies in pinned host memory (or anywhere the device can read). */
 __global__ void __launch_bounds__(MB_POP_THREADS)
     mb_pop_ring(const __grid_constant__ struct mb_pop_head head)
 {
-    pop(head, reinterpret_cast<const uint32_t *>(head.list));
+    pop(head, long_list{reinterpret_cast<const uint32_t *>(head.list)});
+}
+
+__global__ void mb_await(const __grid_constant__ struct mb_await a)
+{
+    if (a.announce)
+        asm volatile("st.release.sys.global.u64 [%0], %1;"
+                     :
+                     : "l"(a.announce), "l"(a.announce_value)
+                     : "memory");
+    await(a.answer, a.answer_value, a.timeout_ns, a.error);
+    pass(a.done, a.done_value);
 }
 
 /* Ends the context on purpose: what a dead helper leaves waiting must not wait for ever. */

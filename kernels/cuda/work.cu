@@ -33,17 +33,25 @@ __global__ void __launch_bounds__(512) mb_copy(uint64_t *dst, const uint64_t *sr
         dst[i] = src[i];
 }
 
-/* Word 0 of `count` pages, `stride` bytes apart: out[i] = *(base + i * stride). Cheap oracle of tests
- * and benches: which frame does page i show? */
-__global__ void mb_peek(const char *base, uint64_t stride, uint32_t count, uint64_t *out)
+/* Cheap oracle of tests and benches, one word per address: which frame does a page show? */
+__global__ void mb_peek(const uint64_t *address, uint32_t count, uint64_t *out)
 {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
 
     if (i < count)
-        out[i] = *reinterpret_cast<const volatile uint64_t *>(base + i * stride);
+        out[i] = *reinterpret_cast<const volatile uint64_t *>(address[i]);
 }
 
-__global__ void mb_poke(char *base, uint64_t stride, uint32_t count, uint64_t first)
+__global__ void mb_poke(const uint64_t *address, uint32_t count, const uint64_t *value)
+{
+    uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < count)
+        *reinterpret_cast<volatile uint64_t *>(address[i]) = value[i];
+}
+
+/* The same for pages `stride` bytes apart: word i gets first + i. */
+__global__ void mb_touch(char *base, uint64_t stride, uint32_t count, uint64_t first)
 {
     uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
 

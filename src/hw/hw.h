@@ -206,6 +206,11 @@ struct mb_hw_ops {
     /* Reads `count` slots of a view as they are in memory now, for checks; host blocking. */
     enum mb_err (*read_slots)(struct mb_hw_dev *dev, const struct mb_hw_view *view, uint32_t first,
                               uint32_t count, struct mb_pte *out);
+    /* Optional (NULL: submit, then fence_record). As submit, and *done is the batch's own fence, for
+     * less than a fence_record would cost. Untouched on failure. */
+    enum mb_err (*submit_fence)(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
+                                const struct mb_hw_cmd *cmds, unsigned count,
+                                struct mb_hw_fence *done);
 };
 
 /* First member of every backend's device. */

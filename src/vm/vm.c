@@ -40,8 +40,11 @@ enum mb_err mb__vm_submit(struct mb_vm *vm, struct mb_hw_stream *stream,
 {
     const struct mb_hw_ops *ops = vm->hw->ops;
     struct mb_hw_fence ticket;
-    enum mb_err err = ops->submit(vm->hw, stream, cmds, (unsigned)count);
+    enum mb_err err;
 
+    if (ops->submit_fence)
+        return ops->submit_fence(vm->hw, stream, cmds, (unsigned)count, fence);
+    err = ops->submit(vm->hw, stream, cmds, (unsigned)count);
     if (err)
         return err;
     if (ops->fence_record(vm->hw, stream, &ticket)) {

@@ -43,6 +43,8 @@ enum {
     MB_CUDA_WORD_BYTES = 64,  /* one timeline per cache line */
 };
 #define MB_CUDA_PIECE_BYTES ((uint64_t)1 << MB_CUDA_PIECE_SHIFT)
+/* Longest time that a kernel waits for a helper channel's answer before it ends the context. */
+#define MB_CUDA_ANSWER_NS ((uint64_t)4000000000u)
 
 /* The shared page: words that kernels, streams and helper channels see. Byte offsets. */
 enum {
@@ -133,19 +135,23 @@ struct mb_cuda {
     int driver_version; /* 13000: CUDA 13.0 */
     cu_device device;
     cu_context ctx; /* primary, retained */
+    unsigned long long ctx_id; /* of it: another number after a reset */
     uint8_t uuid[16];
     struct mb_cuda *registry_next; /* lifetime.c */
 
     /* Kernels; constant after open. */
     cu_module module;
-    cu_function pop_s, pop_m, pop_l, pop_ring, trap, nop, fill, verify, copy;
+    cu_function pop_s, pop_m, pop_l, pop_xl, pop_ring, await, trap, nop, fill, verify, copy;
     unsigned multiprocessors;
     cu_stream private_stream; /* the watchdog's, for ending the context */
 
     /* Fatal state. Set once, first writer wins; text is valid when lost is not MB_OK. */
     _Atomic int lost; /* enum mb_err */
     char lost_text[256];
-    atomic_bool gone; /* the context itself was taken away: no call of libcuda on its objects */
+    atomic_bool destroyed; /* the context was reset: its streams, modules and events are gone, mappings
+                              and handles are not */
+    atomic_bool gone;      /* the address space itself is being taken away: no more calls of libcuda */
+    bool closing;          /* close goes on although the device is lost */
 
     /* Pinned words: error[2] of kernels, wrong words, timelines. Device writes, host reads. */
     struct mb_cuda_pinned {
@@ -167,8 +173,8 @@ struct mb_cuda {
     struct mb_cuda_list *lists;
     uint64_t held_bytes, overhead_bytes, table_bytes;
     uint64_t limit_bytes; /* cap of held_bytes; constant */
-    uint8_t *owned;        /* bit per 2 MiB frame number; written under table_lock, read anywhere */
-    uint64_t owned_frames; /* bits */
+    uint8_t *owned;        /* per 2 MiB frame number: 1 ours; written under table_lock, read anywhere */
+    uint64_t owned_frames; /* entries, and one more that is never set */
     cu_mem *frame_handle;  /* driver tables: handle per frame number (made up, not physical) */
 
     /* Device tables; NULL or 0 on driver tables. */
@@ -193,6 +199,8 @@ struct mb_cuda {
 
     _Atomic uint64_t batches, entries, invalidates;
     bool force;
+    uint32_t param_frames; /* inline: longest list that travels in launch parameters */
+    _Atomic unsigned queues; /* isolated: helper channels of streams */
     bool targeted; /* isolated: invalidate only the range that a batch names */
 };
 
@@ -219,6 +227,8 @@ __attribute__((format(printf, 3, 4))) enum mb_err mb__cuda_lose(struct mb_cuda *
                                                                 const char *format, ...);
 /* As mb__cuda_check(), and marks the device lost when the result ends the context. */
 enum mb_err mb__cuda_result(struct mb_cuda *dev, cu_result result, const char *what);
+/* Is the context still the one that was opened? Marks the device lost if it was reset. */
+bool mb__cuda_context_lives(struct mb_cuda *dev);
 bool mb__cuda_capturing(struct mb_cuda *dev, struct mb_hw_stream *stream);
 enum mb_err mb__cuda_streams_init(struct mb_cuda *dev);
 void mb__cuda_streams_fini(struct mb_cuda *dev);
@@ -248,8 +258,13 @@ enum mb_err mb__cuda_mem_create(struct mb_cuda *dev, uint64_t bytes, cu_mem *out
 enum mb_err mb__cuda_mem_map(struct mb_cuda *dev, uint64_t va, uint64_t bytes, cu_mem handle,
                              struct mb_cuda_map_event *event);
 enum mb_err mb__cuda_set_access(struct mb_cuda *dev, uint64_t va, uint64_t bytes, int access);
-/* Is every frame number of the list owned by this device? */
-bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns, uint32_t count);
+/* Lowest and highest frame number of a batch; starts as {UINT32_MAX, 0}. */
+struct mb_cuda_span {
+    uint32_t low, high;
+};
+/* Is every frame number of the list owned by this device? Widens *span to them. */
+bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns, uint32_t count,
+                   struct mb_cuda_span *span);
 void mb__cuda_own(struct mb_cuda *dev, mb_pfn pfn, bool owned);
 /* The last window primed with a slab that vm has given back is gone: free its memory. */
 void mb__cuda_slab_drop(struct mb_cuda *dev, struct mb_cuda_slab *slab);
@@ -262,7 +277,7 @@ enum mb_err mb__cuda_read_slots(struct mb_hw_dev *hw, const struct mb_hw_view *v
                                 uint32_t count, struct mb_pte *out);
 /* MB_OK if the command may run on this device's windows; else named and refused. */
 enum mb_err mb__cuda_check_leaves(struct mb_cuda *dev, const struct mb_hw_cmd *cmd,
-                                  struct mb_cuda_window **window);
+                                  struct mb_cuda_window **window, struct mb_cuda_span *span);
 /* Writes the driver's own entries back into all windows over BAR1. No locks, no allocation, no libcuda:
  * runs in signal handlers and inside libcuda. Returns the number of slots that differed. */
 unsigned mb__cuda_restore_windows(struct mb_cuda *dev);
@@ -312,7 +327,9 @@ enum mb_err mb__cuda_queue_create(struct mb_cuda *dev, struct mb_hw_stream *stre
 void mb__cuda_queue_destroy(struct mb_cuda *dev, struct mb_cuda_queue *queue);
 /* Drops what is queued and frees the channel; stream->lock held. */
 void mb__cuda_queue_stop(struct mb_cuda_queue *queue);
-/* Non-zero text when the helper channel of `queue` has failed. */
+/* For tests: the stream's helper channel runs into a fault of its own and is stopped by the driver. */
+enum mb_err mb__cuda_queue_poison(struct mb_cuda *dev, struct mb_hw_stream *stream);
+/* True, with the reason in text, when the helper channel of `queue` has failed. */
 bool mb__cuda_queue_failed(struct mb_cuda_queue *queue, char *text, size_t bytes);
 enum mb_err mb__cuda_worker_start(struct mb_cuda *dev);
 void mb__cuda_worker_stop(struct mb_cuda *dev);

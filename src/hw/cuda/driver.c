@@ -60,6 +60,7 @@ int mb__cuda_is_fatal(cu_result result)
     case 214: /* ECC uncorrectable */
     case 700: /* illegal address */
     case 702: /* launch timeout */
+    case CU_CONTEXT_DESTROYED:
     case 710: /* assert */
     case 714: /* hardware stack */
     case 715: /* illegal instruction */

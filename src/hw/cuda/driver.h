@@ -33,6 +33,7 @@ enum {
     CU_NOT_INITIALIZED = 3,
     CU_DEINITIALIZED = 4,
     CU_NOT_READY = 600,
+    CU_CONTEXT_DESTROYED = 709,
 
     CU_ATTR_TOTAL_CONSTANT = 9,
     CU_ATTR_MULTIPROCESSORS = 16,
@@ -115,6 +116,7 @@ _Static_assert(sizeof(struct cu_mem_op) == 48, "size of the driver's union");
     X(ctx_set, "cuCtxSetCurrent", (cu_context ctx))                                                \
     X(ctx_push, "cuCtxPushCurrent_v2", (cu_context ctx))                                           \
     X(ctx_pop, "cuCtxPopCurrent_v2", (cu_context * ctx))                                           \
+    X(ctx_id, "cuCtxGetId", (cu_context ctx, unsigned long long *id))                              \
     X(ctx_sync, "cuCtxSynchronize", (void))                                                        \
     X(module_load, "cuModuleLoadData", (cu_module * module, const void *image))                    \
     X(module_unload, "cuModuleUnload", (cu_module module))                                         \
@@ -140,6 +142,8 @@ _Static_assert(sizeof(struct cu_mem_op) == 48, "size of the driver's union");
     X(mem_free, "cuMemFree_v2", (cu_ptr ptr))                                                      \
     X(host_alloc, "cuMemHostAlloc", (void **ptr, size_t bytes, unsigned flags))                    \
     X(host_free, "cuMemFreeHost", (void *ptr))                                                     \
+    X(host_register, "cuMemHostRegister_v2", (void *ptr, size_t bytes, unsigned flags))            \
+    X(host_unregister, "cuMemHostUnregister", (void *ptr))                                         \
     X(host_device_ptr, "cuMemHostGetDevicePointer_v2",                                             \
       (cu_ptr * device_ptr, void *ptr, unsigned flags))                                            \
     X(memset8, "cuMemsetD8_v2", (cu_ptr ptr, unsigned char value, size_t count))                   \

@@ -271,6 +271,7 @@ static enum mb_err new_batch(struct mb_cuda *dev, struct mb_hw_stream *stream,
                              const struct mb_hw_cmd *cmds, unsigned count, struct batch **out)
 {
     size_t frames = 0, waits = 0, changes = 0;
+    struct mb_cuda_span span = {UINT32_MAX, 0};
     struct mb_cuda_window *window;
     struct batch *b;
     mb_pfn *pfns;
@@ -281,7 +282,7 @@ static enum mb_err new_batch(struct mb_cuda *dev, struct mb_hw_stream *stream,
         waits += cmds[i].kind == MB_HW_WAIT;
         if (cmds[i].kind != MB_HW_LEAVES)
             continue;
-        enum mb_err err = mb__cuda_check_leaves(dev, &cmds[i], &window);
+        enum mb_err err = mb__cuda_check_leaves(dev, &cmds[i], &window, &span);
         if (err)
             return err;
         changes++;

@@ -131,28 +131,29 @@ static void release(struct mb_cuda *dev, cu_mem handle)
 /* table_lock held, or before the frame is known to anyone */
 void mb__cuda_own(struct mb_cuda *dev, mb_pfn pfn, bool owned)
 {
-    uint32_t frame = pfn.n / MB_FRAME_PFNS;
-    uint8_t bit = (uint8_t)(1u << (frame % 8));
-
-    if (owned)
-        __atomic_fetch_or(&dev->owned[frame / 8], bit, __ATOMIC_RELEASE);
-    else
-        __atomic_fetch_and(&dev->owned[frame / 8], (uint8_t)~bit, __ATOMIC_RELEASE);
+    __atomic_store_n(&dev->owned[pfn.n / MB_FRAME_PFNS], (uint8_t)owned, __ATOMIC_RELEASE);
 }
 
-bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns, uint32_t count)
+/* On the way of every batch: one pass without branches. The record has one byte more than frames, never
+ * set, for whatever is out of range. */
+__attribute__((optimize("O3"))) bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns,
+                                                   uint32_t count, struct mb_cuda_span *span)
 {
     const uint8_t *owned = dev->owned;
-    unsigned bad = 0;
+    uint32_t limit = (uint32_t)dev->owned_frames, low = span->low, high = span->high, odd = 0;
+    unsigned good = 1;
 
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t frame = pfns[i].n / MB_FRAME_PFNS;
+        uint32_t pfn = pfns[i].n, frame = pfn / MB_FRAME_PFNS;
 
-        if (frame >= dev->owned_frames || pfns[i].n % MB_FRAME_PFNS)
-            return false;
-        bad |= !(owned[frame / 8] >> (frame % 8) & 1);
+        good &= owned[frame < limit ? frame : limit];
+        odd |= pfn;
+        low = pfn < low ? pfn : low;
+        high = pfn > high ? pfn : high;
     }
-    return !bad;
+    span->low = low;
+    span->high = high;
+    return good && odd % MB_FRAME_PFNS == 0;
 }
 
 static mb_pfn slab_pfn(const struct mb_cuda_slab *slab, uint32_t i)
@@ -298,7 +299,7 @@ static enum mb_err invent_pfns(struct mb_cuda *dev, uint32_t frames, mb_pfn *out
     uint64_t run = 0;
 
     for (uint64_t f = 1; f < dev->owned_frames; f++) {
-        run = dev->owned[f / 8] >> (f % 8) & 1 ? 0 : run + 1;
+        run = dev->owned[f] ? 0 : run + 1;
         if (run == frames) {
             *out = (mb_pfn){(uint32_t)((f + 1 - frames) * MB_FRAME_PFNS)};
             return MB_OK;

@@ -22,13 +22,11 @@
 
 #include "base/err.h"
 
-#define ANSWER_TIMEOUT_NS ((uint64_t)4000000000u)
-
 enum { MIN_LIST = 16384 };
 
 struct program {
     struct mb_pop_head head;
-    uint32_t list[MB_POP_LIST_L];
+    uint16_t list[MB_POP_LIST_XL];
 };
 
 struct builder {
@@ -37,8 +35,8 @@ struct builder {
     bool capturing;
     uint32_t frames;            /* in the whole batch */
     struct mb_cuda_list *list;  /* pinned, when they do not fit into parameters */
-    uint32_t *next;             /* where the next frame numbers go */
     uint32_t used;              /* frame numbers of the launch being gathered (of the batch: list) */
+    struct mb_cuda_span span;   /* of the whole batch */
     uint64_t seq;               /* value for the timeline; 0: none */
     unsigned launches;
     struct program p;
@@ -115,7 +113,6 @@ static enum mb_err take_list(struct builder *b)
         pthread_mutex_unlock(&dev->table_lock);
     }
     b->list = l;
-    b->next = l->host;
     return MB_OK;
 }
 
@@ -150,16 +147,16 @@ static void begin_launch(struct builder *b)
     h->request = shared + MB_SHARED_REQUEST;
     h->answer = shared + MB_SHARED_ANSWER;
     h->error = b->dev->pinned_dev + offsetof(struct mb_cuda_pinned, error);
-    h->timeout_ns = ANSWER_TIMEOUT_NS;
+    h->timeout_ns = MB_CUDA_ANSWER_NS;
     h->list = b->list ? b->list->device : 0;
     h->done = h->done_value = 0;
     h->segments = h->flags = 0;
+    h->base_pfn = b->span.low;
+    h->frame_shift = MB_FRAME_SHIFT - MB_PFN_SHIFT;
     h->slot_bytes = 16;
     h->pfn_shift = mb_fmt_pfn_shift(b->dev->space.fmt);
-    if (!b->list) {
+    if (!b->list)
         b->used = 0;
-        b->next = b->p.list;
-    }
 }
 
 static enum mb_err launch(struct builder *b, bool last)
@@ -179,7 +176,8 @@ static enum mb_err launch(struct builder *b, bool last)
     if (!b->list)
         f = b->used <= MB_POP_LIST_S   ? dev->pop_s
             : b->used <= MB_POP_LIST_M ? dev->pop_m
-                                       : dev->pop_l;
+            : b->used <= MB_POP_LIST_L ? dev->pop_l
+                                       : dev->pop_xl;
     if (last && b->seq) {
         h->done = b->stream->timeline_dev;
         h->done_value = b->seq;
@@ -201,6 +199,21 @@ static enum mb_err flush(struct builder *b)
     return h->segments || h->flags ? launch(b, false) : MB_OK;
 }
 
+__attribute__((optimize("O3"))) static void shorten(uint16_t *restrict to, const mb_pfn *restrict pfns,
+                                                    uint32_t count, uint32_t base)
+{
+    for (uint32_t i = 0; i < count; i++)
+        to[i] = (uint16_t)((pfns[i].n - base) >> (MB_FRAME_SHIFT - MB_PFN_SHIFT));
+}
+
+static void put_frames(struct builder *b, const mb_pfn *pfns, uint32_t count)
+{
+    if (b->list)
+        memcpy(b->list->host + b->used, pfns, sizeof(*pfns) * count);
+    else
+        shorten(b->p.list + b->used, pfns, count, b->span.low);
+}
+
 static enum mb_err add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
 {
     const struct mb_hw_view *view = cmd->leaves.view;
@@ -212,22 +225,21 @@ static enum mb_err add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
         struct mb_pop_segment *seg;
 
         if (h->flags & MB_POP_INVALIDATE || h->segments == MB_POP_SEGMENTS ||
-            (cmd->leaves.pfns && !b->list && b->used == MB_POP_LIST_L)) {
+            (cmd->leaves.pfns && !b->list && b->used == MB_POP_LIST_XL)) {
             enum mb_err err = flush(b);
 
             if (err)
                 return err;
         }
-        if (cmd->leaves.pfns && !b->list && n > MB_POP_LIST_L - b->used)
-            n = MB_POP_LIST_L - b->used;
+        if (cmd->leaves.pfns && !b->list && n > MB_POP_LIST_XL - b->used)
+            n = MB_POP_LIST_XL - b->used;
         seg = &h->segment[h->segments++];
         seg->slots = view->table + (uint64_t)(cmd->leaves.first + at) * view->slot_bytes;
         seg->count = n;
         if (cmd->leaves.pfns) {
-            memcpy(b->next, cmd->leaves.pfns + at, sizeof(uint32_t) * n);
+            put_frames(b, cmd->leaves.pfns + at, n);
             seg->tmpl = cmd->leaves.tmpl;
             seg->at = b->used;
-            b->next += n;
             b->used += n;
         } else {
             seg->tmpl =
@@ -274,7 +286,7 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
         enum mb_err err = MB_OK;
 
         if (cmds[i].kind == MB_HW_LEAVES) {
-            err = mb__cuda_check_leaves(b->dev, &cmds[i], &window);
+            err = mb__cuda_check_leaves(b->dev, &cmds[i], &window, &b->span);
             slots += cmds[i].leaves.count;
             frames += cmds[i].leaves.pfns ? cmds[i].leaves.count : 0;
         } else if (cmds[i].kind == MB_HW_DIR) {
@@ -306,12 +318,14 @@ enum mb_err mb__cuda_inline_submit(struct mb_cuda *dev, struct mb_hw_stream *str
     b.stream = stream;
     b.list = NULL;
     b.used = b.launches = 0;
+    b.span = (struct mb_cuda_span){UINT32_MAX, 0};
     err = check(&b, cmds, count);
     if (err)
         return err;
     b.capturing = mb__cuda_capturing(dev, stream);
     b.seq = b.capturing ? 0 : stream->seq + 1;
-    if (b.frames > MB_POP_LIST_L)
+    if (b.frames > dev->param_frames ||
+        (b.frames && (b.span.high - b.span.low) / MB_FRAME_PFNS > UINT16_MAX))
         err = take_list(&b);
     if (err)
         return err;

@@ -17,6 +17,7 @@
 #include "hw/cuda/cuda.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,7 @@ enum mb_err mb__cuda_queue_create(struct mb_cuda *dev, struct mb_hw_stream *stre
         return err;
     }
     pthread_mutex_lock(&dev->table_lock);
+    atomic_fetch_add(&dev->queues, 1);
     dev->overhead_bytes += MB_FRAME_BYTES; /* the channel's ring lies in device memory */
     pthread_mutex_unlock(&dev->table_lock);
     *out = queue;
@@ -93,6 +95,7 @@ void mb__cuda_queue_destroy(struct mb_cuda *dev, struct mb_cuda_queue *queue)
         free(s);
     }
     free(queue);
+    atomic_fetch_sub(&dev->queues, 1);
     pthread_mutex_lock(&dev->table_lock);
     dev->overhead_bytes -= MB_FRAME_BYTES;
     pthread_mutex_unlock(&dev->table_lock);
@@ -111,6 +114,20 @@ bool mb__cuda_queue_failed(struct mb_cuda_queue *queue, char *text, size_t bytes
         return false;
     snprintf(text, bytes, "%s", mb_error_detail());
     return true;
+}
+
+enum mb_err mb__cuda_queue_poison(struct mb_cuda *dev, struct mb_hw_stream *stream)
+{
+    uint32_t words[NVRM_WORDS_COPY];
+    struct nvrm_push push;
+    uint64_t ticket;
+
+    if (!stream->queue)
+        return mb__fail(MB_ERR_INVALID, "the stream has no helper channel yet");
+    /* Both addresses are in the first page of the control space, where nothing is ever mapped. */
+    mb__nvrm_push_init(&push, dev->rm->arch, words, NVRM_WORDS_COPY);
+    mb__nvrm_push_copy(&push, 0x100, 0x200, 16, 0);
+    return mb__nvrm_channel_submit(stream->queue->channel, &push, 1, 0, &ticket);
 }
 
 static enum mb_err take_staging(struct builder *b, uint64_t bytes)
@@ -153,11 +170,7 @@ static enum mb_err take_staging(struct builder *b, uint64_t bytes)
 /* Must the batch wait for what the stream did before? table_lock held. */
 static bool overwrites(const struct mb_hw_cmd *cmd, const struct mb_cuda_window *window)
 {
-    for (uint32_t i = 0; i < cmd->leaves.count; i++) {
-        if (!window->cleared[cmd->leaves.first + i])
-            return true;
-    }
-    return false;
+    return memchr(window->cleared + cmd->leaves.first, 0, cmd->leaves.count) != NULL;
 }
 
 /* Copies that a command needs: pieces whose control addresses follow each other share one. */
@@ -175,6 +188,7 @@ static unsigned copies_of(const struct mb_hw_cmd *cmd, const struct mb_cuda_wind
 static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsigned count,
                          uint64_t *slots)
 {
+    struct mb_cuda_span span = {UINT32_MAX, 0};
     struct mb_cuda_window *window;
     uint64_t copies = 0;
     bool writes = false;
@@ -188,7 +202,7 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
         b->membar = b->membar || cmds[i].kind == MB_HW_MEMBAR;
         if (cmds[i].kind != MB_HW_LEAVES)
             continue;
-        err = mb__cuda_check_leaves(b->dev, &cmds[i], &window);
+        err = mb__cuda_check_leaves(b->dev, &cmds[i], &window, &span);
         if (err)
             return err;
         writes = true;
@@ -216,20 +230,26 @@ static void flush(struct builder *b)
     b->dirty = false;
 }
 
-static void stage(struct builder *b, const struct mb_hw_cmd *cmd)
+/* Plain stores to write-combined memory, in order: the doorbell comes behind a fence. */
+__attribute__((optimize("O3"))) static void
+write_slots(uint64_t *restrict to, const mb_pfn *restrict pfns, uint32_t count, uint64_t tmpl,
+            unsigned shift)
 {
-    volatile uint64_t *to =
-        (volatile uint64_t *)((volatile char *)b->staging->mem->cpu.addr + b->used);
-    uint64_t clear =
-        mb__cuda_expect(&b->dev->space, true, mb__phys_of_pfn(cmd->leaves.view->clear_pfn)).lo;
-    unsigned shift = mb_fmt_pfn_shift(b->dev->space.fmt);
-
-    for (uint32_t i = 0; i < cmd->leaves.count; i++) {
-        to[2 * i] = cmd->leaves.pfns
-                        ? cmd->leaves.tmpl | (uint64_t)cmd->leaves.pfns[i].n << shift
-                        : clear;
+    for (uint32_t i = 0; i < count; i++) {
+        to[2 * i] = pfns ? tmpl | (uint64_t)pfns[i].n << shift : tmpl;
         to[2 * i + 1] = 0;
     }
+}
+
+static void stage(struct builder *b, const struct mb_hw_cmd *cmd)
+{
+    uint64_t *to = (uint64_t *)(uintptr_t)((volatile char *)b->staging->mem->cpu.addr + b->used);
+    uint64_t clear =
+        mb__cuda_expect(&b->dev->space, true, mb__phys_of_pfn(cmd->leaves.view->clear_pfn)).lo;
+
+    write_slots(to, cmd->leaves.pfns, cmd->leaves.count,
+                cmd->leaves.pfns ? cmd->leaves.tmpl : clear, mb_fmt_pfn_shift(b->dev->space.fmt));
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
 }
 
 static void add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
@@ -289,8 +309,11 @@ static void encode(struct builder *b, const struct mb_hw_cmd *cmds, unsigned cou
                      (uint64_t)b->stream->index * MB_SHARED_STREAM_STEP;
 
     mb__nvrm_push_init(&b->push, b->dev->rm->arch, b->queue->words, MAX_WORDS);
-    if (b->announce)
+    /* Holding the engine answers 8 us sooner, but others of the engine would wait for a time slice. */
+    if (b->announce && atomic_load(&b->dev->queues) > 1)
         mb__nvrm_push_acquire32(&b->push, words, (uint32_t)n);
+    else if (b->announce)
+        mb__nvrm_push_acquire32_hold(&b->push, words, (uint32_t)n);
     for (unsigned i = 0; i < count; i++) {
         if (cmds[i].kind == MB_HW_LEAVES && cmds[i].leaves.count)
             add_leaves(b, &cmds[i]);
@@ -322,25 +345,28 @@ static enum mb_err enqueue_waits(struct builder *b, const struct mb_hw_cmd *cmds
     return MB_OK;
 }
 
-/* The stream's part: say that it has come here, wait for the answer, pass its fence. */
+/* The stream's part: say that it has come here, wait for the answer, pass its fence. A kernel answers sooner
+ * than a stream memory operation, which looks again only after microseconds, and it has a time limit. */
 static enum mb_err enqueue(struct builder *b, uint64_t n, uint64_t seq)
 {
-    cu_ptr words = b->dev->control_va + MB_FRAME_BYTES + MB_SHARED_STREAM +
+    struct mb_cuda *dev = b->dev;
+    cu_ptr words = dev->control_va + MB_FRAME_BYTES + MB_SHARED_STREAM +
                    (uint64_t)b->stream->index * MB_SHARED_STREAM_STEP;
-    struct cu_mem_op ops[3];
-    unsigned count = 0;
+    struct mb_await a = {
+        .announce = b->announce ? words : 0,
+        .announce_value = n,
+        .answer = words + MB_SHARED_STREAM_DONE,
+        .answer_value = n,
+        .error = dev->pinned_dev + offsetof(struct mb_cuda_pinned, error),
+        .timeout_ns = MB_CUDA_ANSWER_NS,
+        .done = b->stream->timeline_dev,
+        .done_value = seq,
+    };
+    void *params[] = {&a};
 
-    memset(ops, 0, sizeof(ops));
-    if (b->announce)
-        ops[count++] = (struct cu_mem_op){.op = CU_MEM_OP_WRITE64, .address = words, .value = n};
-    ops[count++] = (struct cu_mem_op){.op = CU_MEM_OP_WAIT64,
-                                      .address = words + MB_SHARED_STREAM_DONE,
-                                      .value = n,
-                                      .flags = CU_WAIT_GEQ};
-    ops[count++] = (struct cu_mem_op){
-        .op = CU_MEM_OP_WRITE64, .address = b->stream->timeline_dev, .value = seq};
-    return mb__cuda_result(b->dev, b->dev->cu->stream_ops(b->stream->native, count, ops, 0),
-                           "waiting for the helper on a stream");
+    return mb__cuda_result(
+        dev, dev->cu->launch(dev->await, 1, 1, 1, 1, 1, 1, 0, b->stream->native, params, NULL),
+        "waiting for the helper on a stream");
 }
 
 static enum mb_err send(struct builder *b, const struct mb_hw_cmd *cmds, unsigned count)

@@ -105,6 +105,10 @@ static enum mb_err health(struct mb_hw_dev *hw)
     struct mb_cuda_scope scope;
     cu_result result;
 
+    if (!lost) {
+        (void)mb__cuda_context_lives(dev);
+        lost = atomic_load_explicit(&dev->lost, memory_order_acquire);
+    }
     if (!lost && !mb__cuda_enter(dev, &scope)) {
         result = dev->cu->stream_query(dev->private_stream);
         if (result != CU_NOT_READY)
@@ -123,7 +127,9 @@ static enum mb_err load_kernels(struct mb_cuda *dev)
         cu_function *to;
         const char *name;
     } list[] = {{&dev->pop_s, "mb_pop_s"},       {&dev->pop_m, "mb_pop_m"},
-                {&dev->pop_l, "mb_pop_l"},       {&dev->pop_ring, "mb_pop_ring"},
+                {&dev->pop_l, "mb_pop_l"},       {&dev->pop_xl, "mb_pop_xl"},
+                {&dev->pop_ring, "mb_pop_ring"},
+                {&dev->await, "mb_await"},
                 {&dev->trap, "mb_trap"},         {&dev->nop, "mb_nop"},
                 {&dev->fill, "mb_fill"},         {&dev->verify, "mb_verify"},
                 {&dev->copy, "mb_copy"}};
@@ -166,6 +172,8 @@ static enum mb_err open_context(struct mb_cuda *dev)
         return err;
     memcpy(dev->uuid, uuid.bytes, sizeof(dev->uuid));
     err = mb__cuda_check(cu, cu->ctx_push(dev->ctx), "the primary context");
+    if (!err)
+        err = mb__cuda_check(cu, cu->ctx_id(dev->ctx, &dev->ctx_id), "the primary context's number");
     if (err) {
         (void)cu->primary_release(dev->device);
         dev->ctx = NULL;
@@ -194,7 +202,7 @@ static enum mb_err open_basics(struct mb_cuda *dev)
 static enum mb_err make_owned(struct mb_cuda *dev, uint64_t frames)
 {
     dev->owned_frames = frames;
-    dev->owned = calloc((size_t)(frames / 8 + 1), 1);
+    dev->owned = calloc((size_t)frames + 1, 1);
     if (dev->owned && dev->tables == MB_CUDA_DRIVER)
         dev->frame_handle = calloc((size_t)frames, sizeof(*dev->frame_handle));
     if (!dev->owned || (dev->tables == MB_CUDA_DRIVER && !dev->frame_handle))
@@ -290,10 +298,12 @@ static void close_context(struct mb_cuda *dev)
 {
     cu_context popped;
 
+    bool destroyed = atomic_load(&dev->destroyed);
+
     mb__cuda_streams_fini(dev);
-    if (dev->private_stream)
+    if (dev->private_stream && !destroyed)
         (void)dev->cu->stream_destroy(dev->private_stream);
-    if (dev->module)
+    if (dev->module && !destroyed)
         (void)dev->cu->module_unload(dev->module);
     (void)dev->cu->ctx_pop(&popped);
     (void)dev->cu->primary_release(dev->device);
@@ -344,6 +354,7 @@ enum mb_err mb__cuda_open(const struct mb_hw_config *config, struct mb_hw_dev **
     dev->ordinal = config->ordinal;
     dev->owner_pid = getpid();
     dev->force = config->force;
+    dev->param_frames = MB_POP_LIST_XL;
     dev->limit_bytes = config->device_memory_bytes ? config->device_memory_bytes : UINT64_MAX;
     pthread_mutex_init(&dev->table_lock, NULL);
     err = open_context(dev);
@@ -389,6 +400,15 @@ static void drop_slabs(struct mb_cuda *dev)
     }
 }
 
+/* After the watchdog has ended, which looks at the queues. */
+static void drop_queues(struct mb_cuda *dev)
+{
+    for (struct mb_hw_stream *s = dev->streams; s; s = s->next) {
+        mb__cuda_queue_destroy(dev, s->queue);
+        s->queue = NULL;
+    }
+}
+
 /* The context is gone: only what the kernel driver and the host hold is ours to free. */
 static void close_lost(struct mb_cuda *dev)
 {
@@ -397,14 +417,12 @@ static void close_lost(struct mb_cuda *dev)
     if (mb__cuda_restore_windows(dev))
         (void)mb__cuda_rescue_invalidate(dev, 1000000);
     mb__cuda_refill_stop(dev);
-    for (struct mb_hw_stream *s = dev->streams; s; s = s->next) {
-        mb__cuda_queue_destroy(dev, s->queue);
-        s->queue = NULL;
-    }
+    drop_queues(dev);
     mb__nvrm_mem_destroy(&dev->shared_rm);
     mb__nvrm_phys_destroy(&dev->phys);
     mb__nvrm_vas_destroy(&dev->vas);
     mb__nvrm_client_close(&dev->rm);
+    mb__cuda_streams_fini(dev);
     if (!gone)
         (void)dev->cu->primary_release(dev->device);
 }
@@ -413,16 +431,26 @@ static void close_live(struct mb_cuda *dev)
 {
     drop_windows(dev);
     drop_slabs(dev);
-    for (struct mb_hw_stream *s = dev->streams; s; s = s->next) {
-        mb__cuda_queue_destroy(dev, s->queue);
-        s->queue = NULL;
-    }
     mb__cuda_refill_stop(dev);
+    drop_queues(dev);
     if (dev->list_va)
         (void)dev->cu->unreserve(dev->list_va, MB_FRAME_BYTES);
     mb__cuda_discover_undo(dev);
     mb__cuda_lists_free(dev);
     close_context(dev);
+}
+
+/* A reset context takes no mapping and no handle with it: they are given back in its successor. */
+static bool enter_successor(struct mb_cuda *dev)
+{
+    cu_context ctx;
+
+    if (!atomic_load(&dev->destroyed) || atomic_load(&dev->gone) ||
+        dev->cu->primary_retain(&ctx, dev->device) != CU_OK)
+        return false;
+    dev->ctx = ctx;
+    dev->closing = true;
+    return true;
 }
 
 static void close_device(struct mb_hw_dev *hw)
@@ -432,11 +460,12 @@ static void close_device(struct mb_hw_dev *hw)
 
     if (mb__cuda_forked()) /* the parent's: nothing of it is ours to touch */
         return;
-    if (mb__cuda_device_sync(hw))
+    if (!mb__cuda_context_lives(dev) || mb__cuda_device_sync(hw))
         mb__log(MB_LOG_WARN, "cuda", "closing: %s", mb_error_detail());
     mb__cuda_worker_stop(dev);
     mb__cuda_unregister(dev);
-    live = !atomic_load(&dev->lost) && dev->cu->ctx_push(dev->ctx) == CU_OK;
+    live = (!atomic_load(&dev->lost) || enter_successor(dev)) &&
+           dev->cu->ctx_push(dev->ctx) == CU_OK;
     if (live)
         close_live(dev);
     else
@@ -472,4 +501,5 @@ static const struct mb_hw_ops ops = {
     .counters = counters,
     .health = health,
     .read_slots = mb__cuda_read_slots,
+    .submit_fence = mb__cuda_submit_fence,
 };

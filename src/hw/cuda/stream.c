@@ -18,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -48,9 +49,24 @@ enum mb_err mb__cuda_result(struct mb_cuda *dev, cu_result result, const char *w
 {
     enum mb_err err = mb__cuda_check(dev->cu, result, what);
 
+    if (result == CU_CONTEXT_DESTROYED)
+        atomic_store(&dev->destroyed, true);
     if (err == MB_ERR_DEVICE_LOST)
         (void)mb__cuda_lose(dev, err, "%s", mb_error_detail());
     return err;
+}
+
+bool mb__cuda_context_lives(struct mb_cuda *dev)
+{
+    unsigned long long id = 0;
+
+    if (mb__cuda_forked() || atomic_load(&dev->lost))
+        return false;
+    if (dev->cu->ctx_id(dev->ctx, &id) == CU_OK && id == dev->ctx_id)
+        return true;
+    atomic_store(&dev->destroyed, true);
+    (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST, "the application reset the CUDA context");
+    return false;
 }
 
 enum mb_err mb__cuda_enter(struct mb_cuda *dev, struct mb_cuda_scope *scope)
@@ -62,7 +78,7 @@ enum mb_err mb__cuda_enter(struct mb_cuda *dev, struct mb_cuda_scope *scope)
         return mb__fail(MB_ERR_FORKED, "this process is a fork of process %d, which owns the device; "
                                        "open it again after exec",
                         dev->owner_pid);
-    if (atomic_load_explicit(&dev->lost, memory_order_acquire))
+    if (atomic_load_explicit(&dev->lost, memory_order_acquire) && !dev->closing)
         return mb__fail(MB_ERR_DEVICE_LOST, "%s", dev->lost_text);
     if (dev->cu->ctx_current(&current) == CU_OK && current == dev->ctx)
         return MB_OK;
@@ -107,30 +123,32 @@ bool mb__cuda_capturing(struct mb_cuda *dev, struct mb_hw_stream *stream)
 
 /* ------------------------------------------------------------ streams */
 
+enum { PINNED_BYTES = MB_CUDA_STREAMS * MB_CUDA_WORD_BYTES + 4096 };
+
+/* Memory of our own, registered with the driver: it stays readable when the context is reset, and shared
+ * pages are not copied when the process forks. */
 enum mb_err mb__cuda_streams_init(struct mb_cuda *dev)
 {
-    size_t bytes = (size_t)MB_CUDA_STREAMS * MB_CUDA_WORD_BYTES;
-    void *p = NULL;
+    void *p = mmap(NULL, PINNED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     enum mb_err err;
 
+    if (p == MAP_FAILED)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no memory for timelines");
     err = mb__cuda_check(
         dev->cu,
-        dev->cu->host_alloc(&p, bytes + 4096, CU_HOST_ALLOC_PORTABLE | CU_HOST_ALLOC_MAPPED),
-        "pinned memory for timelines");
-    if (err)
-        return err;
-    memset(p, 0, bytes + 4096);
-    err = mb__cuda_check(dev->cu, dev->cu->host_device_ptr(&dev->pinned_dev, p, 0),
-                         "device address of pinned memory");
+        dev->cu->host_register(p, PINNED_BYTES, CU_HOST_ALLOC_PORTABLE | CU_HOST_ALLOC_MAPPED),
+        "pinning memory for timelines");
     if (err) {
-        (void)dev->cu->host_free(p);
+        (void)munmap(p, PINNED_BYTES);
         return err;
     }
+    err = mb__cuda_check(dev->cu, dev->cu->host_device_ptr(&dev->pinned_dev, p, 0),
+                         "device address of pinned memory");
     dev->pinned = p;
     dev->timelines = (_Atomic uint64_t *)((char *)p + 4096);
     dev->timelines_dev = dev->pinned_dev + 4096;
     pthread_mutex_init(&dev->stream_lock, NULL);
-    return MB_OK;
+    return err;
 }
 
 void mb__cuda_streams_fini(struct mb_cuda *dev)
@@ -143,10 +161,12 @@ void mb__cuda_streams_fini(struct mb_cuda *dev)
         pthread_mutex_destroy(&s->lock);
         free(s);
     }
-    if (dev->pinned) {
-        (void)dev->cu->host_free(dev->pinned);
-        pthread_mutex_destroy(&dev->stream_lock);
-    }
+    if (!dev->pinned)
+        return;
+    if (!atomic_load(&dev->gone))
+        (void)dev->cu->host_unregister(dev->pinned);
+    (void)munmap(dev->pinned, PINNED_BYTES);
+    pthread_mutex_destroy(&dev->stream_lock);
     dev->pinned = NULL;
 }
 

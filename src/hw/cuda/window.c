@@ -522,7 +522,7 @@ static enum mb_err check_template(const struct mb_cuda *dev, uint64_t tmpl)
 }
 
 enum mb_err mb__cuda_check_leaves(struct mb_cuda *dev, const struct mb_hw_cmd *cmd,
-                                  struct mb_cuda_window **window)
+                                  struct mb_cuda_window **window, struct mb_cuda_span *span)
 {
     const struct mb_hw_view *view = cmd->leaves.view;
     struct mb_cuda_window *w = (struct mb_cuda_window *)(uintptr_t)view->cookie;
@@ -534,7 +534,7 @@ enum mb_err mb__cuda_check_leaves(struct mb_cuda *dev, const struct mb_hw_cmd *c
                         "slots %u..%" PRIu64 " of a window that has %" PRIu64, cmd->leaves.first,
                         (uint64_t)cmd->leaves.first + cmd->leaves.count, slots);
     if (cmd->leaves.pfns) {
-        if (!mb__cuda_owns(dev, cmd->leaves.pfns, cmd->leaves.count))
+        if (!mb__cuda_owns(dev, cmd->leaves.pfns, cmd->leaves.count, span))
             return mb__fail(MB_ERR_CORRUPT, "a frame of the batch is not owned by this device: "
                                             "nothing was written");
         if (dev->tables != MB_CUDA_DRIVER)

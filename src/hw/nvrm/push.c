@@ -130,6 +130,11 @@ void mb__nvrm_push_acquire64(struct nvrm_push *push, uint64_t va, uint64_t value
     semaphore(push, va, value, SEM_ACQUIRE_CIRCULAR_GEQ | SEM_ACQUIRE_SWITCH | SEM_64BIT, 8);
 }
 
+void mb__nvrm_push_acquire32_hold(struct nvrm_push *push, uint64_t va, uint32_t value)
+{
+    semaphore(push, va, value, SEM_ACQUIRE_CIRCULAR_GEQ, 4);
+}
+
 void mb__nvrm_push_release64(struct nvrm_push *push, uint64_t va, uint64_t value, unsigned flags)
 {
     uint32_t execute = SEM_RELEASE | SEM_64BIT;

@@ -56,6 +56,9 @@ void mb__nvrm_push_set_copy_object(struct nvrm_push *push);
  */
 void mb__nvrm_push_acquire32(struct nvrm_push *push, uint64_t va, uint32_t value);
 void mb__nvrm_push_acquire64(struct nvrm_push *push, uint64_t va, uint64_t value);
+/* As acquire32, but the engine's queue stays with this channel while it waits: answers sooner, and
+ * keeps other channels of the same engine waiting until their time slice comes. */
+void mb__nvrm_push_acquire32_hold(struct nvrm_push *push, uint64_t va, uint32_t value);
 
 enum nvrm_release_flags {
     NVRM_RELEASE_WFI = 1,       /* after all engine work before it; else only after its fetch */
