@@ -267,7 +267,7 @@ static int64_t hole_cost(uint64_t addr, uint64_t bytes)
     struct mb__range range = {addr, bytes};
     struct parts parts = parts_of(&range);
 
-    return parts.whole ? COST_EDGE * (int64_t)(parts.head + parts.tail) : 0;
+    return bytes < FRAME ? 0 : COST_EDGE * (int64_t)(parts.head + parts.tail);
 }
 
 int64_t mb__place(struct mb__range range, uint64_t bytes, uint64_t *addr)
