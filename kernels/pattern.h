@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pattern.h - word `index` of the test pattern `seed`: what fill writes, what verify expects and what
- * mb_pattern_word() returns, the same on the host, the software GPU and every device.
+ * pattern.h - word `index` of the test pattern `seed`: what fill writes, what verify expects and
+ * what mb_pattern_word() returns, the same on the host, the software GPU and every device.
  *
  * A splitmix64 step over seed and index. Two properties matter: the mix is a bijection of 64-bit
- * words, so words differ unless seed + index * GOLDEN agree modulo 2^64, and two patterns agree in a
- * word with probability 2^-64; and its argument is linear in the index, so a range is described by one
- * number however it is cut. The software GPU stores ranges that way.
+ * words, so words differ unless seed + index * GOLDEN agree modulo 2^64, and two patterns agree in
+ * a word with probability 2^-64; and its argument is linear in the index, so a range is described
+ * by one number however it is cut. The software GPU stores ranges that way.
  */
 #ifndef MB_KERNELS_PATTERN_H
 #define MB_KERNELS_PATTERN_H

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fault.c - see fault.h. Functions that cannot fail are passed on by the same wrapper, so that the inner
- * device always sees itself.
+ * fault.c - see fault.h. Functions that cannot fail are passed on by the same wrapper, so that the
+ * inner device always sees itself.
  *
- * LOCKING  Counts are atomic; plans are written while no other thread calls, or lose a race by one use.
+ * LOCKING  Counts are atomic; plans are written while no other thread calls, or lose a race by one
+ * use.
  */
 #include "hw/fault.h"
 

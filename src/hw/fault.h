@@ -2,10 +2,10 @@
 /*
  * fault.h - a device in front of another that fails on demand, for tests.
  *
- * mb__hw_fault_wrap() gives a device whose functions pass everything on to the inner one, except that a
- * chosen use fails, before the inner device hears of it: so a failed call has changed nothing below,
- * and the caller above has to show that nothing changed there either. A test counts a program's uses
- * once, then runs it again for every n with the n-th use failing.
+ * mb__hw_fault_wrap() gives a device whose functions pass everything on to the inner one, except
+ * that a chosen use fails, before the inner device hears of it: so a failed call has changed
+ * nothing below, and the caller above has to show that nothing changed there either. A test counts
+ * a program's uses once, then runs it again for every n with the n-th use failing.
  *
  * Only compiled with MB_FAULT_INJECTION.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * sim_mutant.h - runs a protocol with every step, which must pass under every seed, and with one step
- * removed, which the software GPU must catch.
+ * sim_mutant.h - runs a protocol with every step, which must pass under every seed, and with one
+ * step removed, which the software GPU must catch.
  */
 #ifndef MB_TESTS_SIM_MUTANT_H
 #define MB_TESTS_SIM_MUTANT_H

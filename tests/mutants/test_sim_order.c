@@ -83,8 +83,8 @@ TEST(fence_signalled_early)
 /* ------------------------------------------------------------ membar after the invalidate */
 
 /*
- * A kernel on stream 1 stores to slot 0 and goes on running. Stream 0 takes the frame away and gives
- * it to slot 32. The store was translated in time; only the membar says that it has arrived.
+ * A kernel on stream 1 stores to slot 0 and goes on running. Stream 0 takes the frame away and
+ * gives it to slot 32. The store was translated in time; only the membar says that it has arrived.
  */
 static struct sim_verdict rogue_store_on(const struct mb_hw_config *config, unsigned mutants,
                                          bool broken)
@@ -136,9 +136,9 @@ TEST(membar_without_effect)
 /* ------------------------------------------------------------ one queue for two streams */
 
 /*
- * Stream 0 waits for a word that stream 1 writes, then maps; stream 1 maps, then writes the word. With a
- * queue for each stream that is fine. With one queue, stream 0's map stands in front of stream 1's and
- * waits for stream 0.
+ * Stream 0 waits for a word that stream 1 writes, then maps; stream 1 maps, then writes the word.
+ * With a queue for each stream that is fine. With one queue, stream 0's map stands in front of
+ * stream 1's and waits for stream 0.
  */
 static struct sim_verdict shared_queue(const struct mb_hw_config *config, bool broken)
 {

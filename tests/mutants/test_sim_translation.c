@@ -23,7 +23,8 @@ TEST(no_invalidate_on_remap)
 {
     struct mb_hw_config isolated = {.tables = "isolated"}, amd = {.model = "mi210"};
 
-    /* Under drawn orders an access takes one of several first-level TLBs, but all ask the second. */
+    /* Under drawn orders an access takes one of several first-level TLBs, but all ask the second.
+     * */
     check_mutant(remap, &h200, MUTANT_SEEDS);
     check_mutant(remap, &isolated, MUTANT_SEEDS);
     check_mutant(remap, &amd, MUTANT_SEEDS);

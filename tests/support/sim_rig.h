@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * sim_rig.h - a software GPU with a window of addresses, some frames and a few streams, for tests below
- * vm that write their batches by hand.
+ * sim_rig.h - a software GPU with a window of addresses, some frames and a few streams, for tests
+ * below vm that write their batches by hand.
  *
- * Calls that must work are checked inside, so a rig may only be used on the thread of the case. Enqueueing
- * on a device whose context has died is no failure: the verdict comes at rig_sync().
+ * Calls that must work are checked inside, so a rig may only be used on the thread of the case.
+ * Enqueueing on a device whose context has died is no failure: the verdict comes at rig_sync().
  */
 #ifndef MB_TESTS_SIM_RIG_H
 #define MB_TESTS_SIM_RIG_H

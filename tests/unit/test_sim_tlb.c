@@ -189,6 +189,27 @@ TEST(targeted_invalidate_drops_its_range_only)
     rig_close(&rig);
 }
 
+TEST(a_frame_is_named_until_it_is_invalidated)
+{
+    struct sim_rig rig;
+
+    rig_open(&rig, NULL);
+    rig_map(&rig, 0, 0, 4, 0, 0);
+    rig_touch(&rig, 0, 1);
+    CHECK_OK(rig_sync(&rig));
+    CHECK(mb__sim_tlb_names(rig.dev, rig_pfn(&rig, 1)));
+    CHECK(mb__sim_tlb_names(rig.dev, rig_pfn(&rig, 3))); /* a neighbour */
+    CHECK(!mb__sim_tlb_names(rig.dev, rig_pfn(&rig, 4)));
+    rig_unmap(&rig, 0, 1, 1, 0);
+    CHECK_OK(rig_sync(&rig));
+    CHECK(mb__sim_tlb_names(rig.dev, rig_pfn(&rig, 1)));
+    rig_unmap(&rig, 0, 1, 1, RIG_TARGETED | RIG_MEMBAR);
+    CHECK_OK(rig_sync(&rig));
+    CHECK(!mb__sim_tlb_names(rig.dev, rig_pfn(&rig, 1)));
+    CHECK(mb__sim_tlb_names(rig.dev, rig_pfn(&rig, 3)));
+    rig_close(&rig);
+}
+
 TEST(walk_ahead_brings_in_the_next_group)
 {
     struct sim_rig rig;

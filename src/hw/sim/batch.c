@@ -3,14 +3,15 @@
  * batch.c - the commands of submit(): checked, queued, executed.
  *
  * INLINE    The commands are operations of the stream itself.
- * ISOLATED  They are operations of a helper queue of the stream, which first waits for the stream; the
- *           stream then waits for the helper. Both waits are ordinary fences, so that the mutant with
- *           one helper queue for all streams shows the deadlock that it would have on a device.
+ * ISOLATED  They are operations of a helper queue of the stream, which first waits for the stream;
+ *           the stream then waits for the helper. Both waits are ordinary fences, so that the
+ *           mutant with one helper queue for all streams shows the deadlock that it would have on a
+ *           device.
  * DRIVER    Executed as inline, but the host pays the vendor's price per entry.
  *
- * VISIBILITY  By time an entry is in the table as soon as it is written. In explore mode it waits in
- * dev->pending until a drawn moment or the stream's BARRIER; writes of one stream to one slot keep
- * their order, all others do not.
+ * VISIBILITY  By time an entry is in the table as soon as it is written. In explore mode it waits
+ * in dev->pending until a drawn moment or the stream's BARRIER; writes of one stream to one slot
+ * keep their order, all others do not.
  */
 #include "hw/sim/dev.h"
 

@@ -2,10 +2,10 @@
 /*
  * cost.c - interpolated costs, and the lock inside the vendor's driver.
  *
- * CONTENTION  Driver calls of several devices take longer when they overlap (two H200: 30.9 -> 52-84 ms
- * for 2 GB). Each device has a virtual clock of its own, so a call says from when to when it lasts;
- * calls of other devices that overlap count, each adding contention_percent. Only the latest call of a
- * device is remembered: enough, as a device's calls follow each other.
+ * CONTENTION  Driver calls of several devices take longer when they overlap (two H200: 30.9 ->
+ * 52-84 ms for 2 GB). Each device has a virtual clock of its own, so a call says from when to when
+ * it lasts; calls of other devices that overlap count, each adding contention_percent. Only the
+ * latest call of a device is remembered: enough, as a device's calls follow each other.
  */
 #include "hw/sim/dev.h"
 

@@ -3,12 +3,13 @@
  * dev.h - the inside of the software GPU, shared by the files of this directory.
  *
  * LOCKING   One mutex per device, sim_dev.lock, taken by the entry points (ops.c, hooks.c, and the
- *           files that hold one function of the table each); every sim_* function below runs with it held.
- *           A second, process-wide lock in cost.c orders the modelled driver lock; it is taken last.
- * TIME      Virtual nanoseconds. host_ns is where the calling program is, now_ns the latest event that
- *           the device has processed. Device work is executed when the host waits, asks or has enqueued
- *           a lot; what it finds then is what it would have found at its own time, except that in
- *           explore mode the order is drawn.
+ *           files that hold one function of the table each); every sim_* function below runs with
+ *           it held. A second, process-wide lock in cost.c orders the modelled driver lock; it is
+ *           taken last.
+ * TIME      Virtual nanoseconds. host_ns is where the calling program is, now_ns the latest event
+ *           that the device has processed. Device work is executed when the host waits, asks or has
+ *           enqueued a lot; what it finds then is what it would have found at its own time, except
+ *           that in explore mode the order is drawn.
  */
 #ifndef MB_HW_SIM_DEV_H
 #define MB_HW_SIM_DEV_H
@@ -376,7 +377,8 @@ void mb__sim_oracle_close(struct sim_dev *dev);
 void mb__sim_oracle_intend(struct sim_dev *dev, uint64_t va, uint32_t count, unsigned leaf_shift,
                            const mb_pfn *pfns);
 uint32_t mb__sim_oracle_expect(struct sim_dev *dev, uint64_t va);
-/* Appends the runs of a range to dev->scratch; returns their number or 0 when out of host memory. */
+/* Appends the runs of a range to dev->scratch; returns their number or 0 when out of host memory.
+ * */
 uint32_t mb__sim_oracle_snapshot(struct sim_dev *dev, uint64_t va, uint64_t bytes);
 /* Judges one translated piece. */
 void mb__sim_oracle_judge(struct sim_dev *dev, const struct mb_hw_stream *stream, const char *work,
@@ -500,8 +502,7 @@ static inline uint64_t sim_random_below(struct sim_dev *dev, uint64_t bound)
     return mb__sim_random(dev) % bound;
 }
 /* The context dies: everything queued is dropped, every later call answers with this. */
-__attribute__((format(printf, 2, 3))) void mb__sim_lose(struct sim_dev *dev, const char *format,
-                                                        ...);
+void mb__sim_lose(struct sim_dev *dev, const char *text);
 /* MB_OK, or the error of a dead context with its text as detail. */
 enum mb_err mb__sim_alive(struct sim_dev *dev);
 
@@ -514,23 +515,21 @@ struct sim_step {
 };
 /* Runs what is due at virtual time limit_ns (explore: a random amount). */
 void mb__sim_engine_run(struct sim_dev *dev, uint64_t limit_ns);
-/* Runs until the fence has passed (stream NULL: until nothing is left). MB_OK, MB_ERR_TIMEOUT (time mode),
- * MB_ERR_DEADLOCK with detail. Moves host_ns. */
+/* Runs until the fence has passed (stream NULL: until nothing is left). MB_OK, MB_ERR_TIMEOUT (time
+ * mode), MB_ERR_DEADLOCK with detail. Moves host_ns. */
 enum mb_err mb__sim_engine_wait(struct sim_dev *dev, struct mb_hw_fence fence, uint64_t timeout_ns);
 /* After an enqueue: bounds the queues; explore: may run something. */
 void mb__sim_engine_kick(struct sim_dev *dev);
-/* budget: largest number of units (slots, leaves, steps) to do; 0: all. */
-struct sim_step mb__sim_execute(struct sim_dev *dev, struct mb_hw_stream *stream, struct sim_op *op,
-                                unsigned budget);
 bool mb__sim_runnable(struct sim_dev *dev, struct mb_hw_stream *stream);
 void mb__sim_pending_drain(struct sim_dev *dev, struct mb_hw_stream *stream, bool all);
 
+/* budget: largest number of units (64 slots, leaves) to do; 0: all. A kernel does one step. */
 struct sim_step mb__sim_execute_batch(struct sim_dev *dev, struct mb_hw_stream *stream,
                                       struct sim_op *op, unsigned budget);
 struct sim_step mb__sim_execute_access(struct sim_dev *dev, struct mb_hw_stream *stream,
                                        struct sim_op *op, unsigned budget);
 struct sim_step mb__sim_execute_kernel(struct sim_dev *dev, struct mb_hw_stream *stream,
-                                       struct sim_op *op, unsigned budget);
+                                       struct sim_op *op);
 bool mb__sim_kernel_runnable(struct sim_dev *dev, struct mb_hw_stream *stream,
                              const struct sim_op *op);
 void mb__sim_kernel_free(struct mb_hw_stream *stream);
@@ -544,7 +543,8 @@ void mb__sim_land(struct sim_dev *dev, unsigned index);
 /* Those of a stream (NULL: all), on one SM (UINT32_MAX: any). */
 void mb__sim_land_all(struct sim_dev *dev, const struct mb_hw_stream *stream, unsigned sm);
 
-/* ------------------------------------------------------------ addresses, frames (host.c, driver.c) */
+/* ------------------------------------------------------------ addresses, frames (host.c, driver.c)
+ * */
 
 struct sim_range *mb__sim_range_find(struct sim_dev *dev, uint64_t va, uint64_t bytes);
 /* The linear last-level tables of a reserved range in the driver's own tree. */

@@ -4,9 +4,9 @@
  *
  * The driver owns root and directories. Every reservation gets last-level tables that lie one after
  * another, so each part of it has a linear view. Slabs are mapped at home by the host; windows are
- * primed: each slot holds the donor, one frame whose contents mean nothing, so that every slot was valid
- * before it is taken over. Reaching the donor is a wrong access like any other: nothing is expected
- * there.
+ * primed: each slot holds the donor, one frame whose contents mean nothing, so that every slot was
+ * valid before it is taken over. Reaching the donor is a wrong access like any other: nothing is
+ * expected there.
  */
 #include "hw/sim/dev.h"
 
@@ -123,7 +123,8 @@ void mb__sim_driver_tables_free(struct sim_dev *dev, struct sim_range *range)
     range->leaf_tables = 0;
 }
 
-/* Host writes `count` slots from va on: the slab's frames in order, one frame everywhere, or cleared. */
+/* Host writes `count` slots from va on: the slab's frames in order, one frame everywhere, or
+ * cleared. */
 static void write_slots(struct sim_dev *dev, const struct sim_range *range, uint64_t va,
                         uint32_t count, const struct mb_hw_slab *slab, uint32_t same)
 {

@@ -2,23 +2,22 @@
 /*
  * engine.c - executes what is queued, by virtual time or by drawn choices.
  *
- * BY TIME  Each stream's head has a time at which it can go on; the earliest goes on. An operation has
- * its effect when it starts and leaves the queue, which passes its ticket, when it ends. Ties go to the
- * stream that became active first. The device is run up to the host's time when the host asks, beyond
- * it when the host waits; a host that enqueues thousands of operations ahead is blocked as on a device
- * whose channel is full, which bounds the queues.
+ * BY TIME  Each stream's head has a time at which it can go on; the earliest goes on. An operation
+ * has its effect when it starts and leaves the queue, which passes its ticket, when it ends. Ties
+ * go to the stream that became active first. The device is run up to the host's time when the host
+ * asks, beyond it when the host waits; a host that enqueues thousands of operations ahead is
+ * blocked as on a device whose channel is full, which bounds the queues.
  *
- * EXPLORE  Any stream that may go on may be chosen, for a small part of its operation; between, entries
- * that no barrier has made visible trickle into the tables in any order, and posted stores land. The
- * choices come from one generator: the same seed and the same calls give the same run.
+ * EXPLORE  Any stream that may go on may be chosen, for a small part of its operation; between,
+ * entries that no barrier has made visible trickle into the tables in any order, and posted stores
+ * land. The choices come from one generator: the same seed and the same calls give the same run.
  *
- * DEADLOCK  Fences name tickets that exist, so nothing the host could enqueue would help a stream that
- * waits for another: when nothing is runnable and something is left, it is reported, with what each
- * stream waits for.
+ * DEADLOCK  Fences name tickets that exist, so nothing the host could enqueue would help a stream
+ * that waits for another: when nothing is runnable and something is left, it is reported, with what
+ * each stream waits for.
  */
 #include "hw/sim/dev.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,37 +56,43 @@ bool mb__sim_runnable(struct sim_dev *dev, struct mb_hw_stream *stream)
     }
 }
 
-struct sim_step mb__sim_execute(struct sim_dev *dev, struct mb_hw_stream *stream, struct sim_op *op,
-                                unsigned budget)
+/* Executes up to `budget` units of the head, see mb__sim_execute_*(). */
+static void execute(struct sim_dev *dev, struct mb_hw_stream *stream, unsigned budget,
+                    struct sim_step *step)
 {
-    struct sim_step step = {0, true};
+    struct sim_op *op = mb__sim_stream_head(stream);
 
+    step->ns = 0;
+    step->finished = true;
     switch (op->kind) {
     case SIM_OP_WAIT:
-        step.ns = op->flags & SIM_OP_ISOLATED ? dev->model->sem_ns : 0;
+        step->ns = op->flags & SIM_OP_ISOLATED ? dev->model->sem_ns : 0;
         mb__sim_race_step(dev, stream, op);
-        return step;
+        break;
     case SIM_OP_JOIN:
         mb__sim_race_step(dev, stream, op);
-        return step;
+        break;
     case SIM_OP_SEM_WAIT:
-        step.ns = dev->model->sem_ns;
-        return step;
+        step->ns = dev->model->sem_ns;
+        break;
     case SIM_OP_SEM_SET:
-        step.ns = dev->model->sem_ns;
+        step->ns = dev->model->sem_ns;
         dev->sem[op->sem.sem] = later(dev->sem[op->sem.sem], op->sem.value);
-        return step;
+        break;
     case SIM_OP_DELAY:
-        step.ns = op->sem.value;
-        return step;
+        step->ns = op->sem.value;
+        break;
     case SIM_OP_FILL:
     case SIM_OP_VERIFY:
     case SIM_OP_COPY:
-        return mb__sim_execute_access(dev, stream, op, budget);
+        *step = mb__sim_execute_access(dev, stream, op, budget);
+        break;
     case SIM_OP_KERNEL:
-        return mb__sim_execute_kernel(dev, stream, op, budget);
+        *step = mb__sim_execute_kernel(dev, stream, op);
+        break;
     default:
-        return mb__sim_execute_batch(dev, stream, op, budget);
+        *step = mb__sim_execute_batch(dev, stream, op, budget);
+        break;
     }
 }
 
@@ -130,7 +135,7 @@ static void go_on(struct sim_dev *dev, struct mb_hw_stream *stream, uint64_t ns)
         return;
     }
     stream->blocked = false;
-    step = mb__sim_execute(dev, stream, mb__sim_stream_head(stream), 0);
+    execute(dev, stream, 0, &step);
     if (dev->lost)
         return;
     stream->ready_ns = ns + step.ns;
@@ -215,8 +220,7 @@ static bool step_explored(struct sim_dev *dev)
         return false;
     ns = later(stream->ready_ns, mb__sim_stream_head(stream)->enqueue_ns);
     dev->now_ns = later(dev->now_ns, ns);
-    step = mb__sim_execute(dev, stream, mb__sim_stream_head(stream),
-                           1 + (unsigned)sim_random_below(dev, EXPLORE_UNITS));
+    execute(dev, stream, 1 + (unsigned)sim_random_below(dev, EXPLORE_UNITS), &step);
     if (dev->lost)
         return true;
     stream->ready_ns = ns + step.ns;
@@ -341,15 +345,11 @@ enum mb_err mb__sim_engine_wait(struct sim_dev *dev, struct mb_hw_fence fence, u
 
 /* ------------------------------------------------------------ the end of a context */
 
-void mb__sim_lose(struct sim_dev *dev, const char *format, ...)
+void mb__sim_lose(struct sim_dev *dev, const char *text)
 {
-    va_list args;
-
     if (dev->lost)
         return;
-    va_start(args, format);
-    vsnprintf(dev->lost_text, sizeof(dev->lost_text), format, args);
-    va_end(args);
+    snprintf(dev->lost_text, sizeof(dev->lost_text), "%s", text);
     dev->lost = MB_ERR_DEVICE_LOST;
     for (unsigned i = 0; i < dev->active_count; i++) {
         struct mb_hw_stream *stream = dev->active[i];

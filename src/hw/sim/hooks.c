@@ -166,6 +166,34 @@ bool mb__sim_cached(struct mb_hw_dev *hw, mb_va va)
     return cached;
 }
 
+static bool names(const struct sim_dev *dev, const struct sim_tlb *tlb, uint64_t frame)
+{
+    for (size_t i = 0; i < (size_t)tlb->sets * SIM_TLB_WAYS; i++) {
+        const struct sim_group *group = &tlb->entry[i];
+
+        for (unsigned s = 0; group->epoch == tlb->epoch && s < dev->model->group_slots; s++) {
+            if (group->present >> s & 1 && group->slot[s] & SIM_SLOT_VALID &&
+                group->slot[s] >> SIM_SLOT_PFN_SHIFT >> (MB_FRAME_SHIFT - MB_PFN_SHIFT) == frame)
+                return true;
+        }
+    }
+    return false;
+}
+
+bool mb__sim_tlb_names(struct mb_hw_dev *hw, mb_pfn pfn)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    uint64_t frame = pfn.n >> (MB_FRAME_SHIFT - MB_PFN_SHIFT);
+    bool found;
+
+    sim_lock(dev);
+    found = names(dev, &dev->l2, frame) || names(dev, &dev->ce, frame);
+    for (unsigned i = 0; i < dev->model->utlbs && !found; i++)
+        found = names(dev, &dev->utlb[i], frame);
+    sim_unlock(dev);
+    return found;
+}
+
 uint64_t mb__sim_peek(struct mb_hw_dev *hw, uint64_t phys)
 {
     struct sim_dev *dev = sim_dev_of(hw);

@@ -2,10 +2,10 @@
 /*
  * host.c - what the vendor's driver does on the host: addresses and frames.
  *
- * ADDRESSES  First fit over a sorted list of reservations. Each ordinal has its own part of the address
- * space, so pointers of two devices differ.
- * FRAMES  First fit from where the last search ended; consecutive if the device has such a run, else (or
- * when asked to scatter) any free frames with an explicit list.
+ * ADDRESSES  First fit over a sorted list of reservations. Each ordinal has its own part of the
+ * address space, so pointers of two devices differ.
+ * FRAMES  First fit from where the last search ended; consecutive if the device has such a run,
+ * else (or when asked to scatter) any free frames with an explicit list.
  */
 #include "hw/sim/dev.h"
 
@@ -156,11 +156,12 @@ static void take_scattered(struct sim_dev *dev, struct mb_hw_slab *slab)
         at = at % mem->frames;
         if (!mem->held[at]) {
             mem->held[at] = 1;
-            slab->pfns[taken++] = pfn_of_frame(mem, at);
+            slab->pfns[taken] = pfn_of_frame(mem, at);
+            if (!taken++)
+                slab->first = slab->pfns[0];
         }
         at += dev->scatter ? 1 + (uint32_t)sim_random_below(dev, 7) : 1;
     }
-    slab->first = slab->pfns[0];
 }
 
 static enum mb_err take_frames(struct sim_dev *dev, struct mb_hw_slab *slab)

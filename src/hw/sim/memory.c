@@ -2,17 +2,17 @@
 /*
  * memory.c - physical memory that costs what is touched.
  *
- * Nothing stores bytes. Contents are ranges that follow one pattern (kernels/pattern.h): the pattern's
- * argument is linear in the address, so a range is its bounds and one number, the key, and stays so
- * however it is cut, joined or copied. An arbitrary word is a range of one, its key found by
- * inverting the mix. Comparing a range with a pattern compares keys: the mix is a bijection, so
- * different keys mean that every word differs.
+ * Nothing stores bytes. Contents are ranges that follow one pattern (kernels/pattern.h): the
+ * pattern's argument is linear in the address, so a range is its bounds and one number, the key,
+ * and stays so however it is cut, joined or copied. An arbitrary word is a range of one, its key
+ * found by inverting the mix. Comparing a range with a pattern compares keys: the mix is a
+ * bijection, so different keys mean that every word differs.
  *
- * A frame that holds one pattern is two words. Otherwise its contents lie in chunks of 64 KiB, each a
- * sorted array of ranges; 64 bytes touched anywhere cost 16.
+ * A frame that holds one pattern is two words. Otherwise its contents lie in chunks of 64 KiB, each
+ * a sorted array of ranges; 64 bytes touched anywhere cost 16.
  *
- * Trade-off: a chunk of 8,192 words with nothing in common costs twice its bytes. Programs that store
- * such data word by word are test kernels, which are small.
+ * Trade-off: a chunk of 8,192 words with nothing in common costs twice its bytes. Programs that
+ * store such data word by word are test kernels, which are small.
  */
 #include "hw/sim/dev.h"
 
@@ -26,9 +26,9 @@ enum mb_err mb__sim_memory_open(struct sim_memory *mem, uint64_t base, uint64_t 
     mem->base = base;
     mem->bytes = bytes;
     mem->frames = mem->free_frames = (uint32_t)(bytes >> MB_FRAME_SHIFT);
-    mem->frame = calloc(mem->frames, sizeof(*mem->frame));
+    mem->frame = calloc(mem->frames, sizeof(struct sim_frame *));
     mem->held = calloc(mem->frames, 1);
-    mem->host_bytes = mem->frames * (sizeof(*mem->frame) + 1);
+    mem->host_bytes = mem->frames * (sizeof(struct sim_frame *) + 1);
     if (mem->frame && mem->held)
         return MB_OK;
     free(mem->frame);
@@ -245,7 +245,8 @@ void mb__sim_memory_write(struct sim_memory *mem, uint64_t phys, uint64_t bytes,
     write_range(mem, phys, bytes, key, false);
 }
 
-/* The longest piece from phys on, at most `bytes`, that is one pattern (*written, *key) or unwritten. */
+/* The longest piece from phys on, at most `bytes`, that is one pattern (*written, *key) or
+ * unwritten. */
 static uint64_t piece_at(struct sim_memory *mem, uint64_t phys, uint64_t bytes, bool *written,
                          uint64_t *key)
 {
@@ -290,8 +291,8 @@ uint64_t mb__sim_memory_differ(struct sim_memory *mem, uint64_t phys, uint64_t b
     return wrong;
 }
 
-/* Front to back: source and destination of one call do not overlap, or the result is as undefined as
- * on a device. */
+/* Front to back: source and destination of one call do not overlap, or the result is as undefined
+ * as on a device. */
 void mb__sim_memory_copy(struct sim_memory *mem, uint64_t dst, uint64_t src, uint64_t bytes)
 {
     while (bytes) {

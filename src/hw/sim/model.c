@@ -2,9 +2,9 @@
 /*
  * model.c - what the modelled devices are, with the source of every number.
  *
- * Three kinds of sources: «H200» measured on one H200 with driver 580; «A100» published for the A100
- * by the work MoonBright follows; «choice» where nothing is known and a plausible value is taken. A
- * choice never decides whether a test passes: costs only order events and feed benches.
+ * Three kinds of sources: «H200» measured on one H200 with driver 580; «A100» published for the
+ * A100 by the work MoonBright follows; «choice» where nothing is known and a plausible value is
+ * taken. A choice never decides whether a test passes: costs only order events and feed benches.
  */
 #include "hw/sim/dev.h"
 
@@ -36,7 +36,8 @@ static const struct sim_point h200_tables[] = {
     {512 * MIB, 49500}, {2 * GIB, 89800},  {0, 0},
 };
 
-/* cudaMalloc and the share of page tables in it (A100); 2 GiB goes on with the slope of the last two. */
+/* cudaMalloc and the share of page tables in it (A100); 2 GiB goes on with the slope of the last
+ * two. */
 static const struct sim_point a100_malloc[] = {
     {2 * MIB, 59000},
     {16 * MIB, 437000},

@@ -31,6 +31,11 @@ void mb__sim_describe(int ordinal, struct mb_backend_info *out)
 
 /* ------------------------------------------------------------ opening */
 
+static bool named(const char *tables, const char *name)
+{
+    return tables && strcmp(tables, name) == 0;
+}
+
 static enum mb_err check_config(const struct mb_hw_config *config, const struct sim_model **model)
 {
     *model = mb__sim_model_find(config->model);
@@ -40,8 +45,8 @@ static enum mb_err check_config(const struct mb_hw_config *config, const struct 
     if (config->ordinal < 0 || config->ordinal >= ORDINALS)
         return mb__fail(MB_ERR_NO_DEVICE, "device %d asked; the software GPU has 0 to %d",
                         config->ordinal, ORDINALS - 1);
-    if (config->tables && strcmp(config->tables, "inline") && strcmp(config->tables, "isolated") &&
-        strcmp(config->tables, "driver"))
+    if (config->tables && !named(config->tables, "inline") && !named(config->tables, "isolated") &&
+        !named(config->tables, "driver"))
         return mb__fail(MB_ERR_CONFIG,
                         "tables \"%s\" is unknown; allowed are inline, isolated, driver",
                         config->tables);
@@ -94,8 +99,8 @@ static void apply_config(struct sim_dev *dev, const struct mb_hw_config *config)
     dev->driver_home = config->driver_home;
     dev->walk_ahead = config->walk_ahead;
     dev->self_heal = config->self_heal;
-    dev->isolated = config->tables && !strcmp(config->tables, "isolated");
-    dev->driver_tables = config->tables && !strcmp(config->tables, "driver");
+    dev->isolated = named(config->tables, "isolated");
+    dev->driver_tables = named(config->tables, "driver");
     dev->rng = config->seed;
     dev->donor = SIM_NOTHING;
     dev->va_base = (uint64_t)(config->ordinal + 1) << 44;

@@ -2,11 +2,11 @@
 /*
  * race.c - do two streams touch the same bytes without an order between them?
  *
- * Vector clocks over tickets: clock[k] of a stream is the last ticket of stream k that is known to have
- * passed before the stream's present operation. A wait joins the clock of the stream waited for; what the
- * host has seen pass is joined at the next enqueue. A join takes the other stream's present clock, which
- * may know more than it did at the fence: the check may miss an order violation through a third
- * stream, and never invents one.
+ * Vector clocks over tickets: clock[k] of a stream is the last ticket of stream k that is known to
+ * have passed before the stream's present operation. A wait joins the clock of the stream waited
+ * for; what the host has seen pass is joined at the next enqueue. A join takes the other stream's
+ * present clock, which may know more than it did at the fence: the check may miss an order
+ * violation through a third stream, and never invents one.
  *
  * Cost: a hash entry per 512 bytes touched, so this is for small programs; off by default.
  */
@@ -155,7 +155,7 @@ static void report(struct sim_dev *dev, const struct mb_hw_stream *stream, uint6
         dev->races.first, sizeof(dev->races.first),
         "stream %u %s physical 0x%llx, which stream %u used at its ticket %llu; no fence orders "
         "the two",
-        stream->id, what, (unsigned long long)(piece << SIM_RACE_SHIFT), other,
+        stream->id, what, (unsigned long long)piece << SIM_RACE_SHIFT, other,
         (unsigned long long)seq);
 }
 

@@ -2,9 +2,9 @@
 /*
  * sim.h - what tests may do with the software GPU beyond the hw table.
  *
- * Nothing above hw/ uses this header; it exists for tests, litmus programs and benches. Every function
- * takes a device that the "sim" backend opened and locks it. doc/software-gpu.md tells which rule each
- * hook belongs to.
+ * Nothing above hw/ uses this header; it exists for tests, litmus programs and benches. Every
+ * function takes a device that the "sim" backend opened and locks it. doc/software-gpu.md tells
+ * which rule each hook belongs to.
  */
 #ifndef MB_HW_SIM_SIM_H
 #define MB_HW_SIM_SIM_H
@@ -122,15 +122,19 @@ void mb__sim_first_wrong(struct mb_hw_dev *dev, char *text, size_t size);
 mb_pfn mb__sim_walk(struct mb_hw_dev *dev, mb_va va);
 /* Is any translation of `va` (valid or not) cached for SMs? */
 bool mb__sim_cached(struct mb_hw_dev *dev, mb_va va);
+/* Could an access that starts now reach the 2 MiB frame through a cached translation? Memory's tables
+ * are not asked. For the strict rule that a free frame is named by no TLB. */
+bool mb__sim_tlb_names(struct mb_hw_dev *dev, mb_pfn pfn);
 /* A word of physical memory now; for tests of contents. */
 uint64_t mb__sim_peek(struct mb_hw_dev *dev, uint64_t phys);
 
 /* ------------------------------------------------------------ races */
 
-/* Happens-before check between streams: fills and copies write, verifies and sources of copies read, in
- * pieces of 512 bytes of physical memory (blocks of the allocator are aligned so). Order comes from
- * streams, fence waits and what the host had seen to pass when it enqueued; only the first 64
- * streams are watched, test kernels are not. Off by default; switch it on before any work. */
+/* Happens-before check between streams: fills and copies write, verifies and sources of copies
+ * read, in pieces of 512 bytes of physical memory (blocks of the allocator are aligned so). Order
+ * comes from streams, fence waits and what the host had seen to pass when it enqueued; only the
+ * first 64 streams are watched, test kernels are not. Off by default; switch it on before any work.
+ * */
 enum mb_err mb__sim_race_check(struct mb_hw_dev *dev, bool on);
 void mb__sim_first_race(struct mb_hw_dev *dev, char *text, size_t size);
 

@@ -2,13 +2,13 @@
 /*
  * stream.c - streams, their queues of operations, tickets and fences.
  *
- * A stream is one object for its native handle and its wrapper. It is never freed before the device,
- * as fences point to it; once destroyed, closed and drained it serves the next stream_create, and
- * tickets go on counting, so older fences stay passed.
+ * A stream is one object for its native handle and its wrapper. It is never freed before the
+ * device, as fences point to it; once destroyed, closed and drained it serves the next
+ * stream_create, and tickets go on counting, so older fences stay passed.
  *
- * A ticket is passed when no operation with an equal or smaller ticket is left: nothing is stored per
- * fence. Operations and payloads lie in two growing queues, so enqueueing allocates only when a queue
- * is longer than ever before.
+ * A ticket is passed when no operation with an equal or smaller ticket is left: nothing is stored
+ * per fence. Operations and payloads lie in two growing queues, so enqueueing allocates only when a
+ * queue is longer than ever before.
  */
 #include "hw/sim/dev.h"
 
@@ -64,7 +64,7 @@ static void deactivate(struct mb_hw_stream *stream)
             continue;
         dev->active_count--;
         memmove(&dev->active[i], &dev->active[i + 1],
-                (dev->active_count - i) * sizeof(dev->active[0]));
+                (dev->active_count - i) * sizeof(struct mb_hw_stream *));
         break;
     }
     stream->active = false;
@@ -144,10 +144,10 @@ static enum mb_err grow_lists(struct sim_dev *dev)
 
     if (dev->stream_count < dev->stream_capacity)
         return MB_OK;
-    list = realloc(dev->stream, capacity * sizeof(*list));
+    list = realloc(dev->stream, capacity * sizeof(struct mb_hw_stream *));
     if (list) {
         dev->stream = list;
-        list = realloc(dev->active, capacity * sizeof(*list));
+        list = realloc(dev->active, capacity * sizeof(struct mb_hw_stream *));
     }
     if (!list)
         return mb__fail(MB_ERR_HOST_MEMORY, "software GPU: no host memory for a stream");

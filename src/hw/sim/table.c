@@ -2,9 +2,9 @@
 /*
  * table.c - page-table memory: physical addresses above the frames, backed byte for byte.
  *
- * Entries are real bytes, since the walker has to read what pte_pop wrote. Addresses are found first
- * fit in a sorted list; a list of a few thousand allocations is searched by halves, with the last hit
- * tried first, as walks and batches stay in one table for long.
+ * Entries are real bytes, since the walker has to read what pte_pop wrote. Addresses are found
+ * first fit in a sorted list; a list of a few thousand allocations is searched by halves, with the
+ * last hit tried first, as walks and batches stay in one table for long.
  */
 #include "hw/sim/dev.h"
 

@@ -3,9 +3,9 @@
  * tlb.c - what is remembered of earlier walks: groups of leaf slots, and directory entries.
  *
  * A TLB is set associative over groups; a group keeps all its slots as they were at the walk, valid
- * and invalid. Dropping everything is one step of an epoch. Dropping a range clears `present` bits of
- * exactly the slots of the range: the promise of a targeted invalidate is about them, and a model that
- * dropped whole groups would hide a caller that asks for too little.
+ * and invalid. Dropping everything is one step of an epoch. Dropping a range clears `present` bits
+ * of exactly the slots of the range: the promise of a targeted invalidate is about them, and a
+ * model that dropped whole groups would hide a caller that asks for too little.
  *
  * Sizes are choices (model.c): large enough that a stale entry survives long enough to be used.
  */

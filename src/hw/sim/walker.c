@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * walker.c - from an address to a frame: first-level TLB, second-level TLB, directory cache, tables.
+ * walker.c - from an address to a frame: first-level TLB, second-level TLB, directory cache,
+ * tables.
  *
- * A walk goes down from the deepest directory entry that is cached, reads the leaf's aligned group of
- * slots as they are, and leaves it in both TLBs of the asking client. On models that cache invalid
- * entries, invalid slots and invalid directory entries stay as well, and answer later accesses with the
- * same fault until they are invalidated.
+ * A walk goes down from the deepest directory entry that is cached, reads the leaf's aligned group
+ * of slots as they are, and leaves it in both TLBs of the asking client. On models that cache
+ * invalid entries, invalid slots and invalid directory entries stay as well, and answer later
+ * accesses with the same fault until they are invalidated.
  *
- * Leaves below 2 MiB: the slot of the 2 MiB group says BELOW; the group of the small leaf has its own
- * entry, tagged with its size. The big (64 KiB) table is asked first; an empty slot there leads to the
- * 4 KiB table, a stop does not. Groups of small leaves are taken as 16 slots too; that was measured
- * for 2 MiB leaves only.
+ * Leaves below 2 MiB: the slot of the 2 MiB group says BELOW; the group of the small leaf has its
+ * own entry, tagged with its size. The big (64 KiB) table is asked first; an empty slot there leads
+ * to the 4 KiB table, a stop does not. Groups of small leaves are taken as 16 slots too; that was
+ * measured for 2 MiB leaves only.
  */
 #include "hw/sim/dev.h"
 

@@ -2,13 +2,14 @@
 /*
  * work.c - fill, verify and copy: device work that goes through the TLB page by page.
  *
- * Each piece is one leaf: translated, judged by the oracle, and applied to whatever frame came out of
- * the translation. Contents move as patterns (memory.c), so a piece of 2 MiB costs no more than one of
- * 8 bytes. In explore mode an operation is executed in parts, and a part's stores may stay posted
- * until a drawn moment before the operation ends.
+ * Each piece is one leaf: translated, judged by the oracle, and applied to whatever frame came out
+ * of the translation. Contents move as patterns (memory.c), so a piece of 2 MiB costs no more than
+ * one of 8 bytes. In explore mode an operation is executed in parts, and a part's stores may stay
+ * posted until a drawn moment before the operation ends.
  */
 #include "hw/sim/dev.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -133,6 +134,7 @@ bool mb__sim_heal(struct sim_dev *dev, struct mb_hw_stream *stream, enum sim_cli
                   uint64_t va, bool write, const struct sim_where *where)
 {
     struct sim_where now = mb__sim_walk_memory(dev, va, write);
+    char text[256];
 
     dev->counters.faults++;
     if (client == SIM_CLIENT_SM && dev->self_heal && !now.fault) {
@@ -141,13 +143,14 @@ bool mb__sim_heal(struct sim_dev *dev, struct mb_hw_stream *stream, enum sim_cli
         dev->sim.replays++;
         return true;
     }
-    mb__sim_lose(
-        dev,
+    snprintf(
+        text, sizeof(text),
         "fatal MMU fault %s: %s of va 0x%llx by %s on stream %u at %llu ns; the entry in memory "
         "is %s. The context is gone: close the device",
         fault_name(where->fault), write ? "write" : "read", (unsigned long long)va,
         client == SIM_CLIENT_SM ? "an SM" : "a copy engine", stream->id,
         (unsigned long long)dev->now_ns, now.fault ? "not valid" : "valid (stale translation)");
+    mb__sim_lose(dev, text);
     return false;
 }
 
@@ -266,6 +269,7 @@ struct sim_step mb__sim_execute_access(struct sim_dev *dev, struct mb_hw_stream 
 {
     const struct sim_run *runs = (const struct sim_run *)(const void *)mb__sim_stream_data(stream);
     struct sim_run one = {op->access.pfn, UINT32_MAX};
+    uint32_t single = op->access.runs != 0; /* then it is the run in the operation itself */
     struct side dst = {op->access.va, op->kind != SIM_OP_VERIFY, {0}};
     struct side src = {op->access.src, false, {0}};
     struct sim_step step = {op->pos ? 0 : dev->model->kernel_ns, false};
@@ -275,7 +279,7 @@ struct sim_step mb__sim_execute_access(struct sim_dev *dev, struct mb_hw_stream 
     /* Pieces of a copy may end inside a page of either side, so each looks its page up anew. */
     for (; op->pos < op->access.bytes && (!budget || units < budget); units++) {
         if (!units || op->kind == SIM_OP_COPY) {
-            seek(&dst.expect, op->words ? runs : &one, op->access.runs,
+            seek(&dst.expect, op->words ? runs : &one, op->words ? op->access.runs : single,
                  pages_before(dst.va, op->pos));
             seek(&src.expect, runs + op->access.runs, op->access.src_runs,
                  pages_before(src.va, op->pos));
