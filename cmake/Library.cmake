@@ -3,6 +3,7 @@ set(MB_LIBRARY_SOURCES "")
 set(MB_LAYERS "")
 
 mb_embed_fatbin(mb_fatbin_source)
+mb_embed_amdgpu(mb_amdgpu_source)
 
 foreach(layer
         "base:src/base" "kernels:kernels" "hw:src/hw" "sim:src/hw/sim" "nvrm:src/hw/nvrm"
@@ -17,6 +18,8 @@ foreach(layer
     endif()
     if(name STREQUAL "cuda")
         list(APPEND sources ${mb_fatbin_source})
+    elseif(name STREQUAL "hip")
+        list(APPEND sources ${mb_amdgpu_source})
     endif()
     mb_add_layer(${name} ${sources})
 endforeach()
