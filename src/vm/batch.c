@@ -3,20 +3,21 @@
  * pte_pop: a batch of map, unmap and protect operations as one submission.
  *
  *   1. record    every operation is checked against the record and applied to it, in order; the log
- *                keeps what each touched slot held before. An error undoes the log.
+ *                keeps what each touched slot held before. New entries take their references. An
+ *                error undoes the log.
  *   2. intend    the software GPU's oracle is told what the program must see from now on.
  *   3. plan      the log, not the operations, says what changes: a slot touched twice is written once.
- *                Slots that lose their entry and slots that get one become runs; references of new
- *                frames are taken.
+ *                Slots that lose their entry and slots that get one become runs.
  *   4. commands  wait for earlier batches of the same windows on other streams
  *                clear · BARRIER · INVALIDATE · MEMBAR     slots that lose their entry
  *                write · BARRIER · [INVALIDATE]            slots that get one
- *   5. submit    all or nothing; on failure references, record and oracle go back.
+ *   5. submit    all or nothing; on failure record, references and oracle go back.
  *   6. commit    groups' states, windows' last fences, references of old frames once the fence passed.
  *
  * A remap clears before it writes, so that no address is mapped twice without an invalidate between.
  *
  * Locking   vm's lock over all of it, so that the order of submissions is the order of the record.
+ * Cost      Three passes over the slots, each a few nanoseconds a slot: record, plan, commit.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -24,6 +25,8 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "vm/internal.h"
+
+enum { AHEAD = 12 }; /* slots */
 
 enum mb_err mb__cmd(struct mb_vm *vm, struct mb_hw_cmd cmd)
 {
@@ -46,8 +49,8 @@ static void start(struct mb_vm *vm)
     batch->number++;
     batch->log.count = batch->windows.count = batch->clears.count = batch->writes.count = 0;
     batch->pfns.count = batch->clear_drops.count = batch->write_drops.count = batch->cmds.count = 0;
-    batch->old_mapped = 0;
-    batch->refs_taken = batch->whole = false;
+    batch->groups.count = 0;
+    batch->whole = false;
     batch->invalidates = 0;
 }
 
@@ -56,25 +59,19 @@ static struct mb__slot *log_slot(struct mb_vm *vm, const struct mb__log *log)
     return &vm->region[log->region].slot[log->slot];
 }
 
-/* Notes what the slot holds before its first change in this batch; room was reserved. */
-static void touch(struct mb_vm *vm, struct mb__slot *slot, uint8_t region, uint32_t index)
+static void unref_now(struct mb_vm *vm, uint32_t pfn)
 {
-    struct mb__batch *batch = &vm->batch;
-
-    if (slot->flags & MB__SLOT_TOUCHED)
-        return;
-    batch->log.data[batch->log.count++] =
-        (struct mb__log){index, slot->pfn, (uint8_t)slot->flags, region};
-    batch->old_mapped += slot->flags & MB__SLOT_MAPPED;
-    slot->flags |= MB__SLOT_TOUCHED;
+    if (!MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
+        mb__frame_at(vm, mb__frame_of(pfn))->word -= MB__REF;
 }
 
-static void set_slot(struct mb__slot *slot, struct mb__window *window, uint32_t pfn, uint32_t flags)
+/* An entry that the batch itself made goes before it was ever written: so does its reference. */
+static inline void forget_new(struct mb_vm *vm, struct mb__slot *slot)
 {
-    window->mapped += flags & MB__SLOT_MAPPED;
-    window->mapped -= slot->flags & MB__SLOT_MAPPED;
-    slot->pfn = pfn;
-    slot->flags = flags | (slot->flags & MB__SLOT_TOUCHED);
+    if (!(slot->flags & MB__SLOT_NEW))
+        return;
+    unref_now(vm, slot->pfn);
+    slot->flags &= ~(uint32_t)MB__SLOT_NEW;
 }
 
 static enum mb_err bad_frame(const struct mb_vm_op *op, uint32_t i, unsigned leaf_shift)
@@ -92,24 +89,36 @@ static enum mb_err bad_frame(const struct mb_vm_op *op, uint32_t i, unsigned lea
                     op->va.addr, i, pfn);
 }
 
-/* May an entry of this leaf size name it? */
-static bool frame_ok(struct mb_vm *vm, uint32_t pfn, unsigned leaf_shift)
+/* The frame that an entry of this leaf size may name; NULL: it may not. */
+static inline struct mb__frame *frame_for(struct mb_vm *vm, uint32_t pfn, uint32_t leaf_mask)
 {
-    const struct mb__frame *frame;
+    struct mb__frame *frame;
 
-    if (pfn & ((1u << (leaf_shift - MB_PFN_SHIFT)) - 1))
-        return false;
+    if (pfn & leaf_mask)
+        return NULL;
     frame = mb__frame_at(vm, mb__frame_of(pfn));
-    return frame && (frame->word & MB__STATE) == MB__OWNED && mb__frame_refs(frame) < MB__REFS_MAX;
+    if (!frame || (frame->word & MB__STATE) != MB__OWNED || mb__frame_refs(frame) >= MB__REFS_MAX)
+        return NULL;
+    return frame;
 }
 
-static enum mb_err note_window(struct mb_vm *vm, struct mb__window *window)
+/* The window of a slot, entered into the batch. */
+static enum mb_err window_of(struct mb_vm *vm, const struct mb_vm_op *op,
+                             const struct mb__slot *slot, struct mb__window **out)
 {
-    if (window->batch == vm->batch.number)
-        return MB_OK;
-    if (!MB_VEC_PUSH(&vm->batch.windows, window))
-        return mb__no_host_memory("a list of windows");
-    window->batch = vm->batch.number;
+    struct mb__window *window;
+
+    if (!slot->window)
+        return mb__fail(MB_ERR_NOT_FOUND,
+                        "a slot of the operation at %#" PRIx64 " (%u slots) lies in no window",
+                        op->va.addr, op->frames);
+    window = vm->windows.data[slot->window];
+    if (window->batch != vm->batch.number) {
+        if (!MB_VEC_PUSH(&vm->batch.windows, window))
+            return mb__no_host_memory("a list of windows");
+        window->batch = vm->batch.number;
+    }
+    *out = window;
     return MB_OK;
 }
 
@@ -118,53 +127,114 @@ static uint32_t new_flags(enum mb_prot prot)
     return MB__SLOT_MAPPED | (uint32_t)prot << MB__SLOT_PROT_SHIFT;
 }
 
-/* Applies one operation to the record. Slots before an error stay changed: the log undoes them. */
-static enum mb_err apply(struct mb_vm *vm, const struct mb_vm_op *op, struct mb__region *region)
+/* Part of an operation that lies in one window. */
+struct part {
+    const struct mb_vm_op *op;
+    struct mb__region *region;
+    struct mb__window *window;
+    uint32_t from, to; /* slots of the operation */
+    uint32_t first;    /* slot of the region that is the operation's slot 0 */
+};
+
+/* Notes what the slot holds before its first change in this batch; room was reserved. */
+static inline struct mb__log *touch(struct mb__log *log, const struct mb__slot *slot,
+                                    uint8_t region, uint32_t index)
 {
-    uint32_t first = (uint32_t)((op->va.addr - region->base.addr) >> region->leaf_shift), id = 0;
-    uint8_t index = (uint8_t)(region - vm->region);
-    struct mb__window *window = NULL;
-    enum mb_err err;
-
-    for (uint32_t i = 0; i < op->frames; i++) {
-        struct mb__slot *slot = &region->slot[first + i];
-
-        if (!slot->window)
-            return mb__fail(MB_ERR_NOT_FOUND,
-                            "slot %u of the operation at %#" PRIx64 " lies in no "
-                            "window",
-                            i, op->va.addr);
-        if (slot->window != id) {
-            id = slot->window;
-            window = vm->windows.data[id];
-            err = note_window(vm, window);
-            if (err)
-                return err;
-        }
-        if (op->kind == MB_VM_MAP) {
-            if (!frame_ok(vm, op->pfns[i].n, region->leaf_shift))
-                return bad_frame(op, i, region->leaf_shift);
-            touch(vm, slot, index, first + i);
-            set_slot(slot, window, op->pfns[i].n, new_flags(op->prot));
-            continue;
-        }
-        if (!(slot->flags & MB__SLOT_MAPPED))
-            return mb__fail(MB_ERR_NOT_MAPPED, "slot %u of the %s at %#" PRIx64 " is not mapped", i,
-                            op->kind == MB_VM_UNMAP ? "unmap" : "protect", op->va.addr);
-        touch(vm, slot, index, first + i);
-        set_slot(slot, window, slot->pfn, op->kind == MB_VM_UNMAP ? 0 : new_flags(op->prot));
-    }
-    return MB_OK;
+    if (slot->flags & MB__SLOT_TOUCHED)
+        return log;
+    *log = (struct mb__log){index, slot->pfn, (uint8_t)slot->flags, region};
+    return log + 1;
 }
 
-/* Puts back what the log says. */
+/*
+ * All three apply operations to the record; slots before an error stay changed, the log undoes them. A
+ * new entry takes its reference at once, whatever the slot showed before; the old entry's goes when the
+ * batch's fence has passed. Counters are kept in locals: these loops are the host's share of a batch.
+ */
+static enum mb_err map_part(struct mb_vm *vm, const struct part *part)
+{
+    const struct mb_vm_op *op = part->op;
+    uint32_t flags = new_flags(op->prot) | MB__SLOT_NEW | MB__SLOT_TOUCHED, mapped = 0, i;
+    uint32_t leaf_mask = (1u << (part->region->leaf_shift - MB_PFN_SHIFT)) - 1;
+    uint32_t step = MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN) ? 0 : MB__REF;
+    uint8_t index = (uint8_t)(part->region - vm->region);
+    struct mb__log *log = vm->batch.log.data + vm->batch.log.count;
+    struct mb__slot *slot = part->region->slot + part->first + part->from;
+
+    for (i = part->from; i < part->to; i++, slot++) {
+        uint32_t pfn = op->pfns[i].n;
+        struct mb__frame *frame = frame_for(vm, pfn, leaf_mask);
+
+        if (!frame)
+            break;
+        /* Frames are scattered, and the table of all of them is larger than a core's cache. */
+        if (i + AHEAD < part->to)
+            __builtin_prefetch(mb__frame_at(vm, mb__frame_of(op->pfns[i + AHEAD].n)), 1);
+        log = touch(log, slot, index, part->first + i);
+        mapped += ~slot->flags & MB__SLOT_MAPPED;
+        forget_new(vm, slot);
+        frame->word += step;
+        slot->pfn = pfn;
+        slot->flags = flags;
+    }
+    part->window->mapped += mapped;
+    vm->batch.log.count = (size_t)(log - vm->batch.log.data);
+    return i < part->to ? bad_frame(op, i, part->region->leaf_shift) : MB_OK;
+}
+
+static enum mb_err change_part(struct mb_vm *vm, const struct part *part)
+{
+    const struct mb_vm_op *op = part->op;
+    uint32_t flags = op->kind == MB_VM_PROTECT ? new_flags(op->prot) : 0, i;
+    uint8_t index = (uint8_t)(part->region - vm->region);
+    struct mb__log *log = vm->batch.log.data + vm->batch.log.count;
+    struct mb__slot *slot = part->region->slot + part->first + part->from;
+
+    for (i = part->from; i < part->to && slot->flags & MB__SLOT_MAPPED; i++, slot++) {
+        log = touch(log, slot, index, part->first + i);
+        if (!flags)
+            forget_new(vm, slot);
+        slot->flags = flags | MB__SLOT_TOUCHED | (slot->flags & MB__SLOT_NEW);
+    }
+    part->window->mapped -= flags ? 0 : i - part->from;
+    vm->batch.log.count = (size_t)(log - vm->batch.log.data);
+    if (i == part->to)
+        return MB_OK;
+    return mb__fail(MB_ERR_NOT_MAPPED, "slot %u of the %s at %#" PRIx64 " is not mapped", i,
+                    flags ? "protect" : "unmap", op->va.addr);
+}
+
+static enum mb_err apply(struct mb_vm *vm, const struct mb_vm_op *op)
+{
+    struct part part = {.op = op, .region = mb__window_region(vm, op->va)};
+    enum mb_err err = MB_OK;
+
+    part.first = (uint32_t)((op->va.addr - part.region->base.addr) >> part.region->leaf_shift);
+    for (; !err && part.from < op->frames; part.from = part.to) {
+        uint32_t slot = part.first + part.from, left;
+
+        err = window_of(vm, op, &part.region->slot[slot], &part.window);
+        if (err)
+            break;
+        left = part.window->slot + part.window->slots - slot;
+        part.to = op->frames - part.from < left ? op->frames : part.from + left;
+        err = op->kind == MB_VM_MAP ? map_part(vm, &part) : change_part(vm, &part);
+    }
+    return err;
+}
+
+/* Puts back what the log says, and the references that the batch took. */
 static void undo_record(struct mb_vm *vm)
 {
-    for (size_t i = vm->batch.log.count; i-- > 0;) {
+    for (size_t i = 0; i < vm->batch.log.count; i++) {
         const struct mb__log *log = &vm->batch.log.data[i];
         struct mb__slot *slot = log_slot(vm, log);
+        struct mb__window *window = vm->windows.data[slot->window];
 
-        set_slot(slot, vm->windows.data[slot->window], log->old_pfn, log->old_flags);
+        forget_new(vm, slot);
+        window->mapped += log->old_flags & MB__SLOT_MAPPED;
+        window->mapped -= slot->flags & MB__SLOT_MAPPED;
+        slot->pfn = log->old_pfn;
         slot->flags = log->old_flags;
     }
 }
@@ -215,7 +285,7 @@ static enum mb_err record(struct mb_vm *vm, const struct mb_vm_op *ops, unsigned
     if (!err && !MB_VEC_RESERVE(&vm->batch.log, slots))
         err = mb__no_host_memory("the log of a batch");
     for (unsigned i = 0; !err && i < count; i++)
-        err = apply(vm, &ops[i], mb__window_region(vm, ops[i].va));
+        err = apply(vm, &ops[i]);
     if (err)
         undo_record(vm);
     return err;
@@ -244,82 +314,93 @@ static void intend(struct mb_vm *vm, const struct mb_vm_op *ops, unsigned count)
 
 /* ------------------------------------------------------------ plan */
 
-/* Appends the slot to a list of runs, or lengthens the last run. */
-static bool add_run(struct mb__run **data, size_t *count, size_t *capacity, struct mb__run run)
+/* What happens to a slot's visible entry, in a few bits, so that equal slots are seen at once. */
+enum {
+    CHANGE_WAS = 1, /* it loses one */
+    CHANGE_NOW = 2, /* it gets one */
+    CHANGE_PROT_SHIFT = 2,
+};
+
+static inline unsigned change_of(const struct mb__log *log, const struct mb__slot *slot)
 {
-    struct mb__run *last = *count ? &(*data)[*count - 1] : NULL;
+    unsigned was = mb__slot_visible(log->old_flags), now = mb__slot_visible(slot->flags);
 
-    if (last && last->slot + last->count == run.slot && last->region == run.region &&
-        last->prot == run.prot && last->remap == run.remap) {
-        last->count++;
-        return true;
-    }
-    if (!mb__vec_reserve(data, capacity, *count + 1, sizeof(**data)))
-        return false;
-    (*data)[(*count)++] = run;
-    return true;
-}
-#define ADD_RUN(list, run) add_run(&(list)->data, &(list)->count, &(list)->capacity, (run))
-
-/* References and runs of one touched slot. */
-static bool plan_slot(struct mb_vm *vm, const struct mb__log *log)
-{
-    struct mb__batch *batch = &vm->batch;
-    struct mb__slot *slot = log_slot(vm, log);
-    bool was = mb__slot_visible(log->old_flags), now = mb__slot_visible(slot->flags);
-    struct mb__run run = {log->slot, 1, (uint32_t)batch->pfns.count, log->region, 0, was && now};
-
-    if (was && now && log->old_pfn == slot->pfn &&
-        !((log->old_flags ^ slot->flags) & MB__SLOT_PROT))
-        return true;
-    mb__group_touch(vm, &vm->region[log->region], log->slot, was, now);
-    if (was && !ADD_RUN(&batch->clears, run))
-        return false;
+    if (was & now && log->old_pfn == slot->pfn && !((log->old_flags ^ slot->flags) & MB__SLOT_PROT))
+        return 0;
     if (!now)
+        return was;
+    return was | CHANGE_NOW | (unsigned)mb__slot_prot(slot->flags) << CHANGE_PROT_SHIFT;
+}
+
+/* Appends a run to a list, or lengthens the last one. `list` is a MB_VEC of runs. */
+static inline bool joins(const struct mb__run *last, const struct mb__run *run)
+{
+    return last->slot + last->count == run->slot && last->region == run->region &&
+           last->prot == run->prot && last->remap == run->remap;
+}
+#define ADD_RUN(list, run)                                                                         \
+    (((list)->count && joins(&(list)->data[(list)->count - 1], &(run)))                            \
+         ? ((list)->data[(list)->count - 1].count += (run).count, true)                            \
+         : MB_VEC_PUSH((list), (run)))
+
+/* Slots [slot, slot + count) all change in the same way; their new frames are the last in pfns. */
+static bool plan_stretch(struct mb__batch *batch, uint8_t region, uint32_t slot, uint32_t count,
+                         unsigned change)
+{
+    struct mb__run run = {.slot = slot,
+                          .count = count,
+                          .region = region,
+                          .remap = (change & CHANGE_WAS) && (change & CHANGE_NOW)};
+
+    if (change & CHANGE_WAS && !ADD_RUN(&batch->clears, run))
+        return false;
+    if (!(change & CHANGE_NOW))
         return true;
-    run.prot = (uint8_t)mb__slot_prot(slot->flags);
-    batch->pfns.data[batch->pfns.count++].n = slot->pfn;
+    run.prot = (uint8_t)(change >> CHANGE_PROT_SHIFT);
+    run.pfn = (uint32_t)batch->pfns.count - count;
     return ADD_RUN(&batch->writes, run);
 }
 
-static bool names_new_frame(const struct mb__log *log, const struct mb__slot *slot)
+/* The longest stretch from log entry `i` on that lies in one group and changes in one way. Returns the
+ * index behind it; 0: no memory. */
+static size_t plan_from(struct mb_vm *vm, size_t i)
 {
-    return slot->flags & MB__SLOT_MAPPED &&
-           (!(log->old_flags & MB__SLOT_MAPPED) || log->old_pfn != slot->pfn);
-}
+    struct mb__batch *batch = &vm->batch;
+    const struct mb__log *log = &batch->log.data[i], *end = batch->log.data + batch->log.count;
+    const struct mb__region *region = &vm->region[log->region];
+    const struct mb__slot *slot = &region->slot[log->slot];
+    uint32_t first = log->slot, last = first | ((UINT32_C(1) << region->group_shift) - 1);
+    uint8_t index = log->region;
+    unsigned change = change_of(log, slot);
+    mb_pfn *pfns = batch->pfns.data + batch->pfns.count;
+    uint32_t count = 0;
 
-static bool leaves_old_frame(const struct mb__log *log, const struct mb__slot *slot)
-{
-    return log->old_flags & MB__SLOT_MAPPED &&
-           (!(slot->flags & MB__SLOT_MAPPED) || log->old_pfn != slot->pfn);
-}
-
-/* Counts (or, to undo, uncounts) the entries that are new. */
-static void count_refs(struct mb_vm *vm, bool take)
-{
-    if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
-        return;
-    for (size_t i = 0; i < vm->batch.log.count; i++) {
-        const struct mb__log *log = &vm->batch.log.data[i];
-        const struct mb__slot *slot = log_slot(vm, log);
-
-        if (!names_new_frame(log, slot))
-            continue;
-        if (take)
-            mb__frame_at(vm, mb__frame_of(slot->pfn))->word += MB__REF;
-        else
-            mb__frame_at(vm, mb__frame_of(slot->pfn))->word -= MB__REF;
-    }
+    do {
+        pfns[count++].n = slot->pfn;
+        log++;
+        slot++;
+    } while (log < end && log->slot == first + count && log->slot <= last && log->region == index &&
+             change_of(log, slot) == change);
+    if (change & CHANGE_NOW)
+        batch->pfns.count += count;
+    if (change &&
+        (!plan_stretch(batch, index, first, count, change) ||
+         mb__group_touch(vm, index, first >> region->group_shift, change & CHANGE_WAS ? count : 0,
+                         change & CHANGE_NOW ? count : 0)))
+        return 0;
+    return i + count;
 }
 
 static enum mb_err plan(struct mb_vm *vm)
 {
     struct mb__batch *batch = &vm->batch;
 
+    /* plan_from writes a stretch's frames before it knows whether they are needed. */
     if (!MB_VEC_RESERVE(&batch->pfns, batch->log.count))
         return mb__no_host_memory("the frames of a batch");
-    for (size_t i = 0; i < batch->log.count; i++) {
-        if (!plan_slot(vm, &batch->log.data[i]))
+    for (size_t i = 0; i < batch->log.count;) {
+        i = plan_from(vm, i);
+        if (!i)
             return mb__no_host_memory("the runs of a batch");
     }
     return mb__drops_plan(vm);
@@ -409,21 +490,33 @@ static enum mb_err emit(struct mb_vm *vm, const struct mb_hw_stream *stream)
 
 /* ------------------------------------------------------------ commit */
 
+/* Slots lose their marks; old entries' references go into `refs` (NULL: there are none). */
+static void settle_slots(struct mb_vm *vm, struct mb__wait *refs)
+{
+    const struct mb__log *log = vm->batch.log.data, *end = log + vm->batch.log.count;
+    uint32_t count = 0;
+
+    for (; log < end; log++) {
+        struct mb__slot *slot = log_slot(vm, log);
+
+        /* The old entry is gone, or another one (of the same frame perhaps) has taken its place. */
+        if (log->old_flags & MB__SLOT_MAPPED &&
+            (slot->flags & MB__SLOT_NEW || !(slot->flags & MB__SLOT_MAPPED)))
+            refs->frames[count++] = mb__frame_of(log->old_pfn);
+        slot->flags &= ~(uint32_t)(MB__SLOT_TOUCHED | MB__SLOT_NEW);
+    }
+    if (refs)
+        refs->count = count;
+}
+
 static void commit(struct mb_vm *vm, struct mb_hw_fence fence, struct mb__wait *refs)
 {
     struct mb__batch *batch = &vm->batch;
 
     mb__groups_commit(vm);
+    settle_slots(vm, refs);
     for (size_t i = 0; i < batch->windows.count; i++)
         batch->windows.data[i]->last = fence;
-    for (size_t i = 0; i < batch->log.count; i++) {
-        const struct mb__log *log = &batch->log.data[i];
-        struct mb__slot *slot = log_slot(vm, log);
-
-        slot->flags &= ~(uint32_t)MB__SLOT_TOUCHED;
-        if (refs && leaves_old_frame(log, slot))
-            refs->frames[refs->count++] = mb__frame_of(log->old_pfn);
-    }
     for (size_t i = 0; i < batch->clears.count; i++)
         vm->stats.entries_written += batch->clears.data[i].count;
     vm->stats.entries_written += batch->pfns.count;
@@ -445,9 +538,13 @@ static void drop_waits(struct mb_vm *vm, struct waits *waits)
 
 static enum mb_err make_waits(struct mb_vm *vm, struct waits *waits)
 {
+    uint32_t old = 0;
+
     *waits = (struct waits){0};
-    if (vm->batch.old_mapped) {
-        waits->refs = mb__wait_new(vm, MB__WAIT_REFS, 1, vm->batch.old_mapped);
+    for (size_t i = 0; i < vm->batch.log.count; i++)
+        old += vm->batch.log.data[i].old_flags & MB__SLOT_MAPPED;
+    if (old) {
+        waits->refs = mb__wait_new(vm, MB__WAIT_REFS, 1, old);
         if (!waits->refs)
             return MB_ERR_HOST_MEMORY;
     }
@@ -481,21 +578,17 @@ static enum mb_err execute(struct mb_vm *vm, struct mb_hw_stream *stream, struct
         err = emit(vm, stream);
     if (!err)
         err = make_waits(vm, &waits);
+    if (!err)
+        err = mb__vm_submit(vm, stream, vm->batch.cmds.data, vm->batch.cmds.count, &fence);
     if (err)
-        goto undo_waits;
-    count_refs(vm, true);
-    err = mb__vm_submit(vm, stream, vm->batch.cmds.data, vm->batch.cmds.count, &fence);
-    if (err)
-        goto undo_refs;
+        goto undo;
     commit(vm, fence, waits.refs);
     start_waits(vm, &waits, fence);
     if (done)
         *done = fence;
     return MB_OK;
 
-undo_refs:
-    count_refs(vm, false);
-undo_waits:
+undo:
     drop_waits(vm, &waits);
     return err;
 }

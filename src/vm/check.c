@@ -205,7 +205,7 @@ static enum mb_err check_window(struct mb_vm *vm, const struct mb__window *windo
         if (slot->window != id)
             return BROKEN("windows: slot %u of window %u names window %u", k, window->id,
                           slot->window);
-        if (slot->flags & MB__SLOT_TOUCHED)
+        if (slot->flags & (MB__SLOT_TOUCHED | MB__SLOT_NEW))
             return BROKEN("windows: slot %u of window %u is marked by no batch", k, window->id);
         if (mb__ranges_at(&region->clean, group, &span) || group >= region->top)
             return BROKEN("windows: slot %u of window %u lies among clean addresses", k,

@@ -29,16 +29,20 @@
 #include "base/err.h"
 #include "vm/internal.h"
 
-void mb__group_touch(struct mb_vm *vm, struct mb__region *region, uint32_t slot, bool was, bool now)
+enum mb_err mb__group_touch(struct mb_vm *vm, uint8_t region, uint32_t g, unsigned was,
+                            unsigned now)
 {
-    struct mb__group *group = &region->group[slot >> region->group_shift];
+    struct mb__group *group = &vm->region[region].group[g];
 
     if (group->touched != vm->batch.number) {
+        if (!MB_VEC_PUSH(&vm->batch.groups, ((struct mb__touched){g, region})))
+            return mb__no_host_memory("a list of groups");
         group->touched = vm->batch.number;
         group->was = group->now = 0;
     }
     group->was = (uint16_t)(group->was + was);
     group->now = (uint16_t)(group->now + now);
+    return MB_OK;
 }
 
 /* Valid entries of a group that this batch leaves alone. */
@@ -181,22 +185,17 @@ void mb__groups_commit(struct mb_vm *vm)
 {
     const struct mb__batch *batch = &vm->batch;
 
-    for (size_t i = 0; i < batch->log.count; i++) {
-        struct mb__region *region = &vm->region[batch->log.data[i].region];
-        struct mb__group *group = &region->group[batch->log.data[i].slot >> region->group_shift];
+    for (size_t i = 0; i < batch->groups.count; i++) {
+        const struct mb__touched *touched = &batch->groups.data[i];
+        struct mb__group *group = &vm->region[touched->region].group[touched->group];
 
-        if (group->touched != batch->number)
-            continue;
         group->mapped = (uint16_t)(group->mapped + group->now - group->was);
         group->was = group->now = 0;
     }
-    for (size_t i = 0; i < batch->log.count; i++) {
-        struct mb__region *region = &vm->region[batch->log.data[i].region];
-        uint32_t g = batch->log.data[i].slot >> region->group_shift;
+    for (size_t i = 0; i < batch->groups.count; i++) {
+        struct mb__region *region = &vm->region[batch->groups.data[i].region];
+        uint32_t g = batch->groups.data[i].group;
 
-        if (i && batch->log.data[i - 1].region == batch->log.data[i].region &&
-            batch->log.data[i - 1].slot >> region->group_shift == g)
-            continue;
         settle(vm, region, g);
         if (vm->guard_groups && g + 1 < region->groups)
             settle(vm, region, g + 1);

@@ -92,6 +92,7 @@ enum {
     MB__SLOT_MAPPED = 1,
     MB__SLOT_PROT_SHIFT = 1, /* enum mb_prot in two bits */
     MB__SLOT_PROT = 3 << MB__SLOT_PROT_SHIFT,
+    MB__SLOT_NEW = 16,    /* its entry, and the reference for it, are of the batch being built */
     MB__SLOT_TOUCHED = 8, /* in the log of the batch being built */
 };
 
@@ -203,18 +204,24 @@ struct mb__queue {
 
 /* ------------------------------------------------------------ batches */
 
+/* A group with slots that the batch changes. */
+struct mb__touched {
+    uint32_t group;
+    uint8_t region;
+};
+
 struct mb__log {
     uint32_t slot;
     uint32_t old_pfn;
     uint8_t old_flags, region;
 };
 
-/* Consecutive slots that get the same kind of entry. */
+/* Consecutive slots that lose or get the same kind of entry. */
 struct mb__run {
     uint32_t slot, count;
-    uint32_t pfn; /* index into mb__batch.pfns */
+    uint32_t pfn; /* writes: index into mb__batch.pfns */
     uint8_t region, prot;
-    bool remap; /* clears: the slots get another entry in the same batch */
+    bool remap; /* the slots lose an entry and get another one */
 };
 
 /* A range to invalidate, in groups. */
@@ -232,11 +239,11 @@ struct mb__batch {
     uint64_t number;            /* of this batch; counts from 1 */
     MB_VEC(struct mb__log) log; /* every slot touched, once, with what it held */
     MB_VEC(struct mb__window *) windows;
+    MB_VEC(struct mb__touched) groups;
     MB_VEC(struct mb__run) clears, writes;
     MB_VEC(mb_pfn) pfns; /* of writes */
     MB_VEC(struct mb__drop) clear_drops, write_drops;
     MB_VEC(struct mb_hw_cmd) cmds;
-    uint32_t old_mapped;  /* log entries that were MAPPED */
     bool refs_taken;      /* mb__batch_plan has counted the new entries */
     bool whole;           /* an INVALIDATE covers everything */
     unsigned invalidates; /* commands of that kind */
@@ -377,9 +384,10 @@ void mb__flush_passed(struct mb_vm *vm, uint64_t flush);
 enum mb_err mb__flush(struct mb_vm *vm, struct mb_hw_stream *stream, struct mb_hw_fence *done);
 
 /* --- coherence.c */
-/* Starts a batch's counts for a group when it is the first slot of it. */
-void mb__group_touch(struct mb_vm *vm, struct mb__region *region, uint32_t slot, bool was,
-                     bool now);
+/* Slots of a group that the batch changes: so many had a visible entry before, so many have one after.
+ * Adds to what was said of the group before in this batch. */
+enum mb_err mb__group_touch(struct mb_vm *vm, uint8_t region, uint32_t group, unsigned was,
+                            unsigned now);
 /* Fills clear_drops and write_drops from clears, writes and the log. */
 enum mb_err mb__drops_plan(struct mb_vm *vm);
 enum mb_err mb__drops_emit(struct mb_vm *vm, const struct mb__drop *drops, size_t count);

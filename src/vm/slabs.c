@@ -263,7 +263,7 @@ static enum mb_err acquire_all(struct mb_vm *vm, uint32_t at, uint32_t need, uin
 
     step = step ? step : 1;
     while (got < want) {
-        uint32_t ask = want - got < most ? want - got : most, id;
+        uint32_t ask = want - got < most ? want - got : most, id = 0;
 
         if (!MB_VEC_RESERVE(&vm->taken, vm->taken.count + 1))
             return mb__no_host_memory("a list of slabs");

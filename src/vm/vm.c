@@ -175,6 +175,7 @@ static void free_record(struct mb_vm *vm)
     MB_VEC_FREE(&vm->queues);
     MB_VEC_FREE(&vm->batch.log);
     MB_VEC_FREE(&vm->batch.windows);
+    MB_VEC_FREE(&vm->batch.groups);
     MB_VEC_FREE(&vm->batch.clears);
     MB_VEC_FREE(&vm->batch.writes);
     MB_VEC_FREE(&vm->batch.pfns);

@@ -15,6 +15,8 @@
 #include "base/err.h"
 #include "vm/internal.h"
 
+enum { AHEAD = 12 }; /* frames: their table is larger than a core's cache */
+
 struct mb__wait *mb__wait_new(struct mb_vm *vm, enum mb__wait_kind kind, unsigned fences,
                               uint32_t frames)
 {
@@ -54,8 +56,11 @@ static void finish(struct mb_vm *vm, struct mb__wait *wait)
         mb__frames_passed(vm, wait->first, wait->count);
         break;
     case MB__WAIT_REFS:
-        for (uint32_t i = 0; i < wait->count; i++)
+        for (uint32_t i = 0; i < wait->count; i++) {
+            if (i + AHEAD < wait->count)
+                __builtin_prefetch(mb__frame_at(vm, wait->frames[i + AHEAD]), 1);
             mb__frame_unref(vm, wait->frames[i]);
+        }
         vm->pending_refs -= wait->count;
         break;
     case MB__WAIT_WINDOW:

@@ -337,7 +337,8 @@ TEST(gzip_cut_anywhere_is_refused)
     free(text);
 }
 
-/* Padding bits before the checksum carry nothing, so a flip there may pass, but then all is intact. */
+/* Padding bits before the checksum carry nothing, so a flip there may pass, but then all is
+ * intact. */
 TEST(gzip_with_a_flipped_bit_is_refused_or_intact)
 {
     size_t size = 0;

@@ -51,7 +51,7 @@ static void check_refused(const char *data, size_t size, uint64_t at, const char
     CHECK_EQ(offset, at);
 }
 
-/* {'a': [1, -2, 3.5, True, None], 'b': (7, 'x'), 'c': b'yz'} in the ways that protocols write it. */
+/* {'a': [1, -2, 3.5, True, None], 'b': (7, 'x'), 'c': b'yz'} as each protocol writes it. */
 static void check_sample(const char *data, size_t size)
 {
     struct pickle_document *document = read_ok(data, size);

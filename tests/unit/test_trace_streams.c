@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The stream generator: same allocations in the same order, every use ordered. A vector clock for each
- * stream decides whether one event comes after another, from the events alone.
+ * The stream generator: same allocations in the same order, every use ordered. A vector clock for
+ * each stream decides whether one event comes after another, from the events alone.
  */
 #include <stdio.h>
 #include <stdlib.h>
