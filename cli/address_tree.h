@@ -2,8 +2,8 @@
 /*
  * address_tree.h - live blocks in order of their address, to find a block's neighbours.
  *
- * A treap whose nodes are named by number, in an array that grows: the caller's slots. Heap order by a
- * fixed mix of the number, so that the shape does not depend on the order of the calls.
+ * A treap whose nodes are named by number, in an array that grows: the caller's slots. Heap order
+ * by a fixed mix of the number, so that the shape does not depend on the order of the calls.
  */
 #ifndef MB_CLI_ADDRESS_TREE_H
 #define MB_CLI_ADDRESS_TREE_H

@@ -2,8 +2,8 @@
 /*
  * cli.h - what the commands of `moonbright` share.
  *
- * A command is one file, cmd_<name>.c, with one struct cli_command that commands.c lists. Output meant
- * for the user's next program goes to standard output, everything else to standard error.
+ * A command is one file, cmd_<name>.c, with one struct cli_command that commands.c lists. Output
+ * meant for the user's next program goes to standard output, everything else to standard error.
  */
 #ifndef MB_CLI_H
 #define MB_CLI_H
@@ -63,10 +63,10 @@ struct cli_option {
 };
 
 /*
- * Takes options off argv and stores their values; what is left, without argv[0], comes back in order
- * in argv[1..*count]. «--name value» and «--name=value» both work, «--» ends the options, «-» is no
- * option. On a mistake prints what and a hint, and returns CLI_BAD_INPUT. --help prints the command's
- * help and sets *done.
+ * Takes options off argv and stores their values; what is left, without argv[0], comes back in
+ * order in argv[1..*count]. «--name value» and «--name=value» both work, «--» ends the options, «-»
+ * is no option. On a mistake prints what and a hint, and returns CLI_BAD_INPUT. --help prints the
+ * command's help and sets *done.
  */
 int cli_parse(const struct cli_command *command, const struct cli_option *options, int argc,
               char **argv, int *count, bool *done);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cmd_demo.c - `moonbright demo`: a real training run's allocations, served here and now, beside what
- * PyTorch reached with them.
+ * cmd_demo.c - `moonbright demo`: a real training run's allocations, served here and now, beside
+ * what PyTorch reached with them.
  */
 #include "cli.h"
 #include "config.h"
@@ -9,6 +9,7 @@
 #include "replay.h"
 #include "report.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -61,13 +62,13 @@ static void print_facts(const struct replay_result *r)
     char malloc_p50[CLI_NUMBER_MAX];
     char malloc_p99[CLI_NUMBER_MAX];
 
-    printf("\n  %s calls in %s; malloc p50 %s, p99 %s; %llu requests failed.\n",
+    printf("\n  %s calls in %s; malloc p50 %s, p99 %s; %" PRIu64 " requests failed.\n",
            cli_format_count(r->mallocs + r->frees, calls), cli_format_ns(r->wall_ns, time),
            cli_format_ns(histogram_percentile(&r->malloc_times, 0.5), malloc_p50),
            cli_format_ns(histogram_percentile(&r->malloc_times, 0.99), malloc_p99),
-           (unsigned long long)r->failed_requests);
-    printf("  %s ranges read back, %llu wrong.\n", cli_format_count(r->reads, reads),
-           (unsigned long long)(r->stats.wrong_accesses + r->stats.wrong_words + r->stats.faults));
+           r->failed_requests);
+    printf("  %s ranges read back, %" PRIu64 " wrong.\n", cli_format_count(r->reads, reads),
+           r->stats.wrong_accesses + r->stats.wrong_words + r->stats.faults);
     printf(
         "\n  allocated, reserved: peaks in bytes; reserved is all that was held from the driver.\n"
         "  PyTorch counts allocated bytes in steps of 512; its two rows were measured on an H200,\n"

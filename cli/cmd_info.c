@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* cmd_info.c - `moonbright info`: which backends there are, which is chosen, and why not the others. */
+/* cmd_info.c - `moonbright info`: which backends there are, which is chosen, and why not the
+ * others. */
 #include "cli.h"
 #include "json.h"
 

@@ -188,7 +188,7 @@ static int run(int argc, char **argv)
         {"--quiet", CLI_FLAG, &a.quiet},
         {NULL, CLI_FLAG, NULL},
     };
-    struct replay_options options = {0};
+    struct replay_options options = {.policy = &replay_policies[0]};
     struct trace_options trace = {0};
     char config[1024];
     bool done = false;

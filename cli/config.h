@@ -6,18 +6,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Options that choose and shape a device; zero and NULL leave the default. Filled by cli_parse(). */
+/* Options that choose and shape a device, filled by cli_parse(); zero and NULL: the default. */
 struct device_options {
     const char *backend;
     const char *model;
-    const char *config; /* more keys, as typed: they come last and win */
+    const char *config; /* more keys, as typed; one that is there already is an error */
     uint64_t memory_bytes;
     uint64_t seed; /* not 0: the software GPU runs what is runnable in an order drawn from it */
 };
 
 /*
- * Writes "key:value,key:value" to buffer. Returns an enum cli_exit; when the text does not fit, says so
- * in the name of `command`.
+ * Writes "key:value,key:value" to buffer. Returns an enum cli_exit; when the text does not fit,
+ * says so in the name of `command`.
  */
 int device_config(const char *command, const struct device_options *options, char *buffer,
                   size_t size);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * histogram.h - times in bins of at most 1.6% relative width, for percentiles without keeping them all.
+ * histogram.h - times in bins of at most 1.6% relative width, for percentiles without keeping them
+ * all.
  *
  * The library has one of its own, but inside; this one also times calls that it does not.
  */
@@ -23,7 +24,8 @@ struct histogram {
 };
 
 void histogram_add(struct histogram *h, uint64_t ns);
-/* The smallest bin edge that at least `share` (0..1) of the times do not pass; 0 if there are none. */
+/* The smallest bin edge that at least `share` (0..1) of the times do not pass; 0 if there are
+ * none. */
 uint64_t histogram_percentile(const struct histogram *h, double share);
 
 #endif

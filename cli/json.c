@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stddef.h>
 
-/* Length of the UTF-8 sequence at s, 1 to 4, or 0 if it is none (RFC 3629). The text is terminated. */
+/* Length of the UTF-8 sequence at s, 1 to 4, or 0 if it is none (RFC 3629). The text is
+ * terminated. */
 static unsigned utf8_length(const unsigned char *s)
 {
     unsigned length = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;

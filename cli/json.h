@@ -2,9 +2,9 @@
 /*
  * json.h - writes JSON, member by member, to a stream.
  *
- * Why not a library: the usual small ones keep numbers as doubles, which round byte counts above 2^53,
- * and build a tree first; a report needs neither reading nor a tree. The library's own writer is
- * internal to it, and the command may use its public header only.
+ * Why not a library: the usual small ones keep numbers as doubles, which round byte counts above
+ * 2^53, and build a tree first; a report needs neither reading nor a tree. The library's own writer
+ * is internal to it, and the command may use its public header only.
  *
  * Usage: open values with json_object/json_array, members by json_u64(w, "key", 1); inside an array
  * the key is NULL. Commas and quoting are the writer's business. One value on one line.

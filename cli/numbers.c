@@ -68,7 +68,7 @@ bool cli_parse_bytes(const char *text, uint64_t *out)
     if (!parse_digits(text, 10, &end, &value))
         return false;
     for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
-        if (strcasecmp(end, units[i].unit))
+        if (strcasecmp(end, units[i].unit) != 0)
             continue;
         if (__builtin_mul_overflow(value, units[i].bytes, &value))
             return false;

@@ -126,7 +126,8 @@ static int take_option(const struct cli_command *command, const struct cli_optio
     size_t length = equals ? (size_t)(equals - word) : strlen(word);
     bool alone;
 
-    while (option->name && (strlen(option->name) != length || memcmp(option->name, word, length)))
+    while (option->name &&
+           (strlen(option->name) != length || memcmp(option->name, word, length) != 0))
         option++;
     if (!option->name) {
         cli_fail(CLI_BAD_INPUT, command->name, "there is no option %.64s", word);

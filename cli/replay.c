@@ -2,12 +2,13 @@
 /*
  * replay.c - turns events into calls.
  *
- * ORDER  Allocations and frees come in the trace's order, each on its event's stream. Where a trace has
- *        a block freed on another stream than it was used on and does not say how the program ordered
- *        the two, an event is recorded on the one and waited for on the other, since the program must
- *        have done something like it.
- * CHECK  After the last event every live block is read and freed; then the accounts must be empty and
- *        the library's own check must hold. The trace's peak, kept by the reader, must be the library's.
+ * ORDER  Allocations and frees come in the trace's order, each on its event's stream. Where a trace
+ *        has a block freed on another stream than it was used on and does not say how the program
+ *        ordered the two, an event is recorded on the one and waited for on the other, since the
+ *        program must have done something like it.
+ * CHECK  After the last event every live block is read and freed; then the accounts must be empty
+ *        and the library's own check must hold. The trace's peak, kept by the reader, must be the
+ *        library's.
  */
 #include "replay.h"
 

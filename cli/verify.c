@@ -2,9 +2,9 @@
 /*
  * verify.c - which words of a block are checked, and the calls for it.
  *
- * Ranges depend on the block's address, size and the run's seed only, never on when they are asked for,
- * so what was written can be read in any part. Each range has a seed of its own, made from the block's,
- * since the words of a range are numbered from its start.
+ * Ranges depend on the block's address, size and the run's seed only, never on when they are asked
+ * for, so what was written can be read in any part. Each range has a seed of its own, made from the
+ * block's, since the words of a range are numbered from its start.
  */
 #include "verify.h"
 
@@ -63,7 +63,8 @@ static struct extent extent_of(const struct verifier *v, const struct verify_blo
     return e;
 }
 
-/* Where frame `page` has its word, as an offset into the block: anywhere in the part before the tail. */
+/* Where frame `page` has its word, as an offset into the block: anywhere in the part before the
+ * tail. */
 static uint64_t word_offset(const struct verifier *v, const struct verify_block *block,
                             const struct extent *e, uint64_t page)
 {

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * verify.h - writes known words into blocks and reads them back through the device's own translation.
+ * verify.h - writes known words into blocks and reads them back through the device's own
+ * translation.
  *
- * EDGES  Of every block: its first and last 64 bytes and, in every frame between, one word at a random
- *        place. FULL: every word. Written after the allocation and after each use on another stream;
- *        read before each such use, before the free, at random moments between, and at the block's two
- *        edges whenever a neighbour in the address space has been written.
- * WORDS  are 8 bytes; a block's last 1 to 7 bytes that fill no word are not written, and a block below
- *        8 bytes is not checked at all (it is counted).
- * ORDER  All of a block's writes and reads are enqueued on the stream that owns it at that moment, so a
- *        difference is never the fault of the check.
+ * EDGES  Of every block: its first and last 64 bytes and, in every frame between, one word at a
+ *        random place. FULL: every word. Written after the allocation and after each use on another
+ *        stream; read before each such use, before the free, at random moments between, and at the
+ *        block's two edges whenever a neighbour in the address space has been written.
+ * WORDS  are 8 bytes; a block's last 1 to 7 bytes that fill no word are not written, and a block
+ *        below 8 bytes is not checked at all (it is counted).
+ * ORDER  All of a block's writes and reads are enqueued on the stream that owns it at that moment,
+ *        so a difference is never the fault of the check.
  */
 #ifndef MB_CLI_VERIFY_H
 #define MB_CLI_VERIFY_H

@@ -2,11 +2,13 @@
 /*
  * blocks.c - names of blocks → slots.
  *
- * HOW    Open addressing with linear probing and backward-shift deletion, so that no tombstones gather
- *        in a trace that allocates and frees for hours. The hash is a fixed strong mix: a hostile trace
- *        may still aim at one chain, which costs time bounded by the limit on entries per look-up.
- * TRADE  A freed name has to be remembered to tell a second free from the free of a block from before
- *        the trace. Recorders that number their blocks give consecutive names; those need only a range.
+ * HOW    Open addressing with linear probing and backward-shift deletion, so that no tombstones
+ *        gather in a trace that allocates and frees for hours. The hash is a fixed strong mix: a
+ *        hostile trace may still aim at one chain, which costs time bounded by the limit on entries
+ *        per look-up.
+ * TRADE  A freed name has to be remembered to tell a second free from the free of a block from
+ *        before the trace. Recorders that number their blocks give consecutive names; those need
+ *        only a range.
  */
 #include "internal.h"
 
@@ -81,30 +83,33 @@ enum trace_block_state trace_blocks_find(const struct trace_blocks *blocks, uint
 /* Doubles the table. */
 static enum trace_status grow_table(struct trace_blocks *blocks)
 {
-    struct trace_blocks bigger = *blocks;
-    size_t capacity = blocks->capacity ? 2 * blocks->capacity : FIRST_CAPACITY;
+    size_t old_capacity = blocks->capacity;
+    size_t capacity = old_capacity ? 2 * old_capacity : FIRST_CAPACITY;
+    uint64_t *old_names = blocks->names;
+    uint32_t *old_slots = blocks->slots;
+    uint64_t *names = malloc(capacity * sizeof(*names));
+    uint32_t *slots = malloc(capacity * sizeof(*slots));
 
-    bigger.capacity = capacity;
-    bigger.names = malloc(capacity * sizeof(*bigger.names));
-    bigger.slots = malloc(capacity * sizeof(*bigger.slots));
-    if (!bigger.names || !bigger.slots) {
-        free(bigger.names);
-        free(bigger.slots);
+    if (!names || !slots) {
+        free(names);
+        free(slots);
         return TRACE_HOST_MEMORY;
     }
-    memset(bigger.slots, 0xff, capacity * sizeof(*bigger.slots));
-    for (size_t i = 0; i < blocks->capacity; i++) {
+    memset(slots, 0xff, capacity * sizeof(*slots)); /* SLOT_EMPTY */
+    blocks->names = names;
+    blocks->slots = slots;
+    blocks->capacity = capacity;
+    for (size_t i = 0; i < old_capacity; i++) {
         size_t to;
 
-        if (blocks->slots[i] == SLOT_EMPTY)
+        if (old_slots[i] == SLOT_EMPTY)
             continue;
-        to = locate(&bigger, blocks->names[i]);
-        bigger.names[to] = blocks->names[i];
-        bigger.slots[to] = blocks->slots[i];
+        to = locate(blocks, old_names[i]);
+        names[to] = old_names[i];
+        slots[to] = old_slots[i];
     }
-    free(blocks->names);
-    free(blocks->slots);
-    *blocks = bigger;
+    free(old_names);
+    free(old_slots);
     return TRACE_OK;
 }
 

@@ -2,9 +2,9 @@
 /*
  * input.c - bytes of a trace, from anywhere, inflated on the way.
  *
- * HOW    One buffer of plain bytes. Reading moves what is left to its front and appends: straight from
- *        the source, or through zlib from a second buffer when the source begins with the gzip magic.
- *        Several gzip members in a row are one input, as gzip(1) has it.
+ * HOW    One buffer of plain bytes. Reading moves what is left to its front and appends: straight
+ *        from the source, or through zlib from a second buffer when the source begins with the gzip
+ *        magic. Several gzip members in a row are one input, as gzip(1) has it.
  * BOUNDS Two buffers of 64 KiB, whatever the source holds; a compressed bomb costs time until the
  *        format refuses its content or the limit is passed, never memory or disk.
  */

@@ -2,8 +2,8 @@
 /*
  * internal.h - what the trace formats share: bytes in, lines, block names, messages.
  *
- * Only files of cli/trace and their tests include it. Everything belongs to one reader and so to one
- * thread; there are no locks.
+ * Only files of cli/trace and their tests include it. Everything belongs to one reader and so to
+ * one thread; there are no locks.
  */
 #ifndef MB_CLI_TRACE_INTERNAL_H
 #define MB_CLI_TRACE_INTERNAL_H
@@ -15,7 +15,8 @@
 /* A stream of bytes from a file, standard input or memory; gzip is recognised and inflated. */
 struct trace_input;
 
-/* On failure *out is untouched and `error` holds the message. `limit_bytes` bounds the plain bytes. */
+/* On failure *out is untouched and `error` holds the message. `limit_bytes` bounds the plain
+ * bytes. */
 enum trace_status trace_input_open(const char *path, struct trace_input **out, char *error,
                                    size_t error_size);
 enum trace_status trace_input_open_memory(const void *data, size_t size, struct trace_input **out,
@@ -46,7 +47,8 @@ struct trace_text {
 /* What the next line is, or TRACE_END. A line ends with \n, \r\n or the end of the input. */
 enum trace_status trace_line(struct trace_input *input, struct trace_text *line,
                              char problem[TRACE_LINE_MAX / 4]);
-/* Cuts the text before the first comma off *rest; false when nothing is left (an empty field counts). */
+/* Cuts the text before the first comma off *rest; false when nothing is left (an empty field
+ * counts). */
 bool trace_field(struct trace_text *rest, struct trace_text *field);
 bool trace_text_is(struct trace_text text, const char *word);
 /* Whole decimal number, or hexadecimal after 0x; false for anything else, a sign or an overflow. */
@@ -67,11 +69,12 @@ struct trace_block {
 #define TRACE_NO_SLOT UINT32_MAX
 
 /*
- * Live blocks by name, and the names of freed ones, so that a second free is told from the free of a
- * block from before the trace. Names that come as consecutive numbers cost nothing after their free.
+ * Live blocks by name, and the names of freed ones, so that a second free is told from the free of
+ * a block from before the trace. Names that come as consecutive numbers cost nothing after their
+ * free.
  *
- * Invariants (trace_blocks_check): live + remembered = entries of the table; every live entry's slot
- * holds its name; slots = live + length of the free list.
+ * Invariants (trace_blocks_check): live + remembered = entries of the table; every live entry's
+ * slot holds its name; slots = live + length of the free list.
  */
 struct trace_blocks {
     uint64_t *names; /* open addressing, `capacity` entries, a power of two */

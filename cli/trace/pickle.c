@@ -3,10 +3,10 @@
  * pickle.c - the machine behind pickle.h.
  *
  * HOW    A pickle is a program for a stack machine with a memo. `stack` holds values, `marks` the
- *        heights at which MARK was seen. One function a group of opcodes, one switch that dispatches;
- *        what the switch does not know is refused by name.
- * FRAMES Protocol 4 wraps opcodes in frames. They are checked (no opcode crosses the end of its frame,
- *        none begins inside another) since a file that breaks this is damaged.
+ *        heights at which MARK was seen. One function a group of opcodes, one switch that
+ *        dispatches; what the switch does not know is refused by name.
+ * FRAMES Protocol 4 wraps opcodes in frames. They are checked (no opcode crosses the end of its
+ *        frame, none begins inside another) since a file that breaks this is damaged.
  * BUDGET Every byte that is kept is charged before it is allocated, the stacks and memo too.
  */
 #include "pickle_document.h"
@@ -102,7 +102,7 @@ static size_t floor_height(const struct machine *m)
 
 static enum trace_status need_values(struct machine *m, size_t count)
 {
-    if (m->height - floor_height(m) < count)
+    if (!m->stack || m->height - floor_height(m) < count)
         return bad(m, "the opcode needs %zu value(s) and the stack has %zu", count,
                    m->height - floor_height(m));
     return TRACE_OK;
@@ -146,8 +146,8 @@ static enum trace_status take_number(struct machine *m, size_t bytes, uint64_t *
     return TRACE_OK;
 }
 
-/* Copies `length` bytes to the document's store in pieces that the input can show at once. A lie about
- * the length costs address space within the budget; its pages are never touched. */
+/* Copies `length` bytes to the document's store in pieces that the input can show at once. A lie
+ * about the length costs address space within the budget; its pages are never touched. */
 static enum trace_status take_text(struct machine *m, uint64_t length, enum pickle_kind kind,
                                    struct pickle_value *out)
 {

@@ -3,11 +3,11 @@
  * pickle.h - reads Python pickles of plain data, and nothing but plain data.
  *
  * BUILDS    None, bool, int, float, str, bytes, tuple, list, dict, of protocols 0 to 5.
- * REFUSES   every opcode that names, calls or builds anything else (GLOBAL, REDUCE, BUILD, EXT, PERSID
- *           and their kin, sets, out-of-band buffers), by name and offset. So nothing of the file is
- *           ever executed or looked up.
- * MEMORY    What is built is bounded by the caller's budget; sharing by the memo stays sharing, so a
- *           small file cannot unfold. No recursion: depth costs budget only.
+ * REFUSES   every opcode that names, calls or builds anything else (GLOBAL, REDUCE, BUILD, EXT,
+ *           PERSID and their kin, sets, out-of-band buffers), by name and offset. So nothing of the
+ *           file is ever executed or looked up.
+ * MEMORY    What is built is bounded by the caller's budget; sharing by the memo stays sharing, so
+ *           a small file cannot unfold. No recursion: depth costs budget only.
  * OWNS      The document owns every value; they live until pickle_free().
  */
 #ifndef MB_CLI_TRACE_PICKLE_H
@@ -61,7 +61,7 @@ enum trace_status pickle_read(struct trace_input *input, uint64_t memory_bytes,
 void pickle_free(struct pickle_document *document);
 const struct pickle_value *pickle_root(const struct pickle_document *document);
 
-/* The value of a text key, the last one if it is there twice; NULL if absent or `dict` is no dict. */
+/* The value of a text key, the last of several; NULL if absent or `dict` is no dict. */
 const struct pickle_value *pickle_get(const struct pickle_value *dict, const char *key);
 /* true if it is a string of just these characters */
 bool pickle_is_text(const struct pickle_value *value, const char *text);

@@ -83,9 +83,9 @@ bool trace_format_by_name(const char *name, enum trace_format *out)
 }
 
 /*
- * From the first bytes: a pickle begins with PROTO (0x80) or, in protocols 0 and 1, with the opcode of
- * a dict, list, mark or (then refused) a global; an RMM log with its header; the compact log with a
- * comment or an operation and a comma.
+ * From the first bytes: a pickle begins with PROTO (0x80) or, in protocols 0 and 1, with the opcode
+ * of a dict, list, mark or (then refused) a global; an RMM log with its header; the compact log
+ * with a comment or an operation and a comma.
  */
 static enum trace_format recognise(const uint8_t *data, size_t size)
 {

@@ -2,11 +2,11 @@
 /*
  * snapshot.c - the pickle that PyTorch writes from torch.cuda.memory._snapshot().
  *
- * A dict with «device_traces», for each device a list of dicts (action, addr, size, stream, ...), and
- * «segments», what the allocator held when the snapshot was taken. A free counts when it has completed
- * (free_completed), as only then PyTorch itself may reuse the block. What was held before the first
- * event is segments minus what the events took and gave back, so that PyTorch's own peak is right also
- * when recording began late or old events were dropped.
+ * A dict with «device_traces», for each device a list of dicts (action, addr, size, stream, ...),
+ * and «segments», what the allocator held when the snapshot was taken. A free counts when it has
+ * completed (free_completed), as only then PyTorch itself may reuse the block. What was held before
+ * the first event is segments minus what the events took and gave back, so that PyTorch's own peak
+ * is right also when recording began late or old events were dropped.
  */
 #include "pickle.h"
 
@@ -107,7 +107,7 @@ static enum trace_status read_event(struct snapshot *self, const struct pickle_v
 static enum trace_status snapshot_next(void *opaque, struct trace_event *event)
 {
     struct snapshot *self = opaque;
-    struct trace_record record;
+    struct trace_record record = {0};
     bool use;
 
     while (self->next < self->events->count) {

@@ -2,16 +2,16 @@
 /*
  * streams.c - makes a trace of many streams from one of few, so that stream order matters.
  *
- * SCHEME  Each allocation goes to a random stream, its home. While it lives, about one allocation in
- *         two makes a random live block be used on another stream: that stream first waits for the
- *         block's present stream, then reads and writes the block, and is its present stream from then
- *         on. A quarter of these uses is also told to the allocator by RECORD_STREAM. At its end a
- *         block is freed in one of four ways:
+ * SCHEME  Each allocation goes to a random stream, its home. While it lives, about one allocation
+ *         in two makes a random live block be used on another stream: that stream first waits for
+ *         the block's present stream, then reads and writes the block, and is its present stream
+ *         from then on. A quarter of these uses is also told to the allocator by RECORD_STREAM. At
+ *         its end a block is freed in one of four ways:
  *             on its present stream;
  *             on its home, which first waits for the present stream;
  *             on a third stream, which first waits for the present stream;
- *             on its home without a wait, if all its uses elsewhere were told by RECORD_STREAM: then it
- *             is the allocator that must not hand out the memory before they have ended.
+ *             on its home without a wait, if all its uses elsewhere were told by RECORD_STREAM:
+ *             then it is the allocator that must not hand out the memory before they have ended.
  *         So every use of a block is ordered with every other use of it and with its free, while
  *         different blocks are free to meet in any order.
  * SAME    The order of allocations and frees is the inner trace's, hence its peaks too. All choices

@@ -90,7 +90,7 @@ static enum trace_status torch_next(void *opaque, struct trace_event *event)
 {
     struct torch_csv *self = opaque;
     char problem[TRACE_LINE_MAX / 4];
-    struct trace_record record;
+    struct trace_record record = {0};
     struct trace_text line;
 
     for (;;) {

@@ -5,11 +5,11 @@
  * A reader is a source of events: one of the file formats, or a filter on another reader. Consumers
  * (replay, policy models, benches) see only struct trace_event.
  *
- * PROMISES   Every ALLOC gets a slot, a small number that no other live block has, so that consumers
- *            index arrays and never hash. A FREE names a live block's slot or says that the block is
- *            from before the trace. Freeing twice, allocating an address that is live, sizes above
- *            TRACE_BLOCK_MAX and all other nonsense end the trace with TRACE_BAD_INPUT and a message
- *            «FILE:LINE: what is wrong, what is expected».
+ * PROMISES   Every ALLOC gets a slot, a small number that no other live block has, so that
+ *            consumers index arrays and never hash. A FREE names a live block's slot or says that
+ *            the block is from before the trace. Freeing twice, allocating an address that is live,
+ *            sizes above TRACE_BLOCK_MAX and all other nonsense end the trace with TRACE_BAD_INPUT
+ *            and a message «FILE:LINE: what is wrong, what is expected».
  * MEMORY     Bounded by struct trace_limits, whatever the input holds: text is streamed, also when
  *            compressed; nothing is unpacked to disk.
  * SAFETY     Nothing in an input is ever executed. No recursion on input.
@@ -111,8 +111,8 @@ struct trace_info {
 struct trace_reader;
 
 /*
- * What an event source implements. `next` fills *event or returns END or an error, after which it is
- * not called again. `close` frees the source; it is called exactly once.
+ * What an event source implements. `next` fills *event or returns END or an error, after which it
+ * is not called again. `close` frees the source; it is called exactly once.
  */
 struct trace_source_ops {
     enum trace_status (*next)(void *self, struct trace_event *event);
@@ -127,7 +127,7 @@ struct trace_source_ops {
  */
 enum trace_status trace_open(const char *path, const struct trace_options *options,
                              struct trace_reader **out, char *error, size_t error_size);
-/* The same on bytes in memory, which must live as long as the reader; `name` is used in messages. */
+/* The same on bytes in memory, which must live as long as the reader; `name` is for messages. */
 enum trace_status trace_open_memory(const void *data, size_t size, const char *name,
                                     const struct trace_options *options, struct trace_reader **out,
                                     char *error, size_t error_size);

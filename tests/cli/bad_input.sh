@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Whatever a file holds, the command ends with 0, 1 or 2; what is wrong is named with its place and status 2.
+# shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 # expect NAME TEXT: the corpus file is refused and the message contains its name, the place and the text.

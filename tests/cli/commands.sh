@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Help, version, info, and mistakes on the command line.
+# shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 run 0 help

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The demo works from the build directory, from an installation, and says what it needs when its data is away.
+# shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 run 0 demo --backend sim
@@ -19,7 +20,8 @@ run 0 demo --backend sim --seed 5
 unset MOONBRIGHT_DATA
 
 # Installed under any prefix, it finds its own.
-if cmake --install "$MB_BUILD_DIR" --prefix "$WORK/prefix" >"$WORK/install" 2>&1; then
+if cmake --install "${MB_BUILD_DIR:-$(dirname "$MOONBRIGHT")/..}" --prefix "$WORK/prefix" >"$WORK/install" 2>&1; then
+    # shellcheck disable=SC2034 # lib.sh uses it
     MOONBRIGHT=$WORK/prefix/bin/moonbright
     run 0 demo --backend sim
     says err "prefix"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # The five recorded traces are served without one wrong access or failed request, and a wrong one would be seen.
+# shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 # What the traces themselves ask for at most: calculated from the files by other means than the command.

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2034
 # What the tests of the command share. The command's path is the first argument of each test.
 set -uo pipefail
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Replay: every format, the report, the options, and failures that are not the input's.
+# shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 cat >"$WORK/small.csv" <<'EOF'

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # All five traces, several seeds, one stream and four: never a wrong access, always the same allocations.
+# shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
 for seed in 1 2 3 $((RANDOM + 4)); do
@@ -14,7 +15,7 @@ EOF
     done
 done
 [ "$(sort -u "$WORK/peaks" | wc -l)" -eq 1 ] || fail "peaks differ: $(sort -u "$WORK/peaks")"
-run 0 replay "$TORCH/moe-offload-recompute.csv.gz" --backend sim --verify --json --model a100 --device-memory 80GiB
+run 0 replay "$TORCH/moe-offload-recompute.csv.gz" --backend sim --verify --json --model a100 --device-memory 40GiB
 json 'r["ok"]'
 run 0 replay "$TORCH/moe-offload-recompute.csv.gz" --backend sim --verify --json --model mi210 --device-memory 64GiB
 json 'r["ok"]'

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The verifier on the software GPU: every word that it wrote and somebody else overwrote is counted,
- * and what it promises to cover is covered.
+ * The verifier on the software GPU: every word that it wrote and somebody else overwrote is
+ * counted, and what it promises to cover is covered.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -53,7 +53,7 @@ static void tear_down(struct rig *rig)
     mb_close(rig->dev);
 }
 
-/* Overwrites [offset, offset + bytes) of the block; how many words the next full read finds wrong. */
+/* Overwrites a part of the block; how many words the next full read finds wrong. */
 static uint64_t found_after_damage(struct rig *rig, uint64_t offset, uint64_t bytes)
 {
     uint64_t before = wrong_words(rig);
@@ -134,7 +134,8 @@ TEST(blocks_below_a_word_are_counted)
     tear_down(&rig);
 }
 
-/* Three blocks in a row of addresses, the outer ones damaged on the sides that face the middle one. */
+/* Three blocks in a row of addresses, the outer ones damaged on the sides that face the middle
+ * one. */
 TEST(neighbours_are_read_where_they_touch)
 {
     struct verify_block blocks[3];
