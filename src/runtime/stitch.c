@@ -653,13 +653,15 @@ static void move_to_window(struct mb__request *req, struct mb__window *window, s
 }
 
 /* Plans the continuation into dev->pieces behind the block's own ranges. *rest: bytes of the block's last
- * frame that join its last range. Returns all pieces, 0 if it cannot be done. */
+ * frame that join its last range. Returns all pieces; 0 if it cannot be done, with req->missing_bytes set if
+ * more memory would do. */
 static size_t plan_longer(struct mb__request *req, uint64_t more, size_t *own, uint64_t *rest)
 {
     struct mb_device *dev = req->dev;
     struct mb__plan plan = {0};
     uint64_t end;
 
+    req->missing_bytes = 0;
     *own = own_ranges(req->block, dev->pieces.data, &end);
     *rest = frame_up(end) - end;
     if (*rest > more)
@@ -669,11 +671,34 @@ static size_t plan_longer(struct mb__request *req, uint64_t more, size_t *own, u
     if (more > *rest) {
         plan = mb__plan_longer(dev->ranges.data, dev->ranges.count, more - *rest,
                                dev->pieces.data + *own);
+        req->missing_bytes = plan.missing_bytes;
         if (!plan.count)
             return 0;
     }
     dev->pieces.data[*own - 1].bytes += *rest;
     return *own + plan.count;
+}
+
+/* Collects and plans; grows the pool by what is missing, once. MB_ERR_NO_MEMORY: it cannot be done. */
+static enum mb_err find_longer(struct mb__request *req, uint64_t more, size_t *own, uint64_t *rest,
+                               size_t *count)
+{
+    struct mb_device *dev = req->dev;
+    enum mb_err err = MB_OK;
+
+    for (unsigned tries = 0; !err && tries < 2; tries++) {
+        err = collect_joined(req);
+        if (!err &&
+            !MB_VEC_RESERVE(&dev->pieces, dev->ranges.count + 2 + count_pieces(req->block)))
+            err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the plan of a longer block");
+        if (err)
+            return err;
+        *count = plan_longer(req, more, own, rest);
+        if (*count)
+            return MB_OK;
+        err = req->missing_bytes ? mb__pool_grow(req) : MB_ERR_NO_MEMORY;
+    }
+    return err == MB_ERR_LIMIT || !err ? MB_ERR_NO_MEMORY : err;
 }
 
 enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, uint64_t requested,
@@ -683,16 +708,10 @@ enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, ui
     uint64_t more = bytes - block->bytes, rest;
     struct mb__window *window;
     size_t own, count;
-    enum mb_err err = collect_joined(&req);
+    enum mb_err err = find_longer(&req, more, &own, &rest, &count);
 
-    if (!err && !MB_VEC_RESERVE(&dev->pieces, dev->ranges.count + 2 + count_pieces(block)))
-        err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the plan of a longer block");
-    if (err)
-        return err;
-    count = plan_longer(&req, more, &own, &rest);
-    if (!count)
-        return MB_ERR_NO_MEMORY;
-    err = mb__heap_prepare(&block->pool->heap, 2 * (unsigned)count + 2);
+    if (!err)
+        err = mb__heap_prepare(&block->pool->heap, 2 * (unsigned)count + 2);
     if (!err)
         err = mb__table_prepare(&dev->table);
     if (err)

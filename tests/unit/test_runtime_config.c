@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT */
+/* The configuration text: what is refused, and which source wins. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/config.h"
+#include "test.h"
+
+static enum mb_err read_text(const char *text, struct mb__config *config)
+{
+    unsetenv("MOONBRIGHT");
+    return mb__config_read(0, text, config);
+}
+
+TEST(defaults)
+{
+    struct mb__config config;
+
+    CHECK_OK(read_text(NULL, &config));
+    CHECK(!config.backend && !config.checks && !config.no_bins && !config.hw.no_oracle);
+    CHECK_EQ(config.growth, MB__GROWTH_TIGHT);
+    CHECK_EQ(config.release_threshold, UINT64_MAX);
+    CHECK_EQ(config.vm.policy, MB_VM_POLICY_AUTO);
+    CHECK_OK(read_text("", &config));
+}
+
+TEST(every_key_arrives)
+{
+    struct mb__config config;
+
+    CHECK_OK(read_text("backend:sim,model:a100,device_memory:80GiB,seed:7,explore:yes,oracle:no,"
+                       "policy:fresh,deferred:yes,guard:no,limit:1g,growth:fast,cache:no,"
+                       "cache_bytes:3m,window_cache:5g,release_threshold:2g,wait_ms:50,"
+                       "check:redzone|leaks",
+                       &config));
+    CHECK_STR_EQ(config.backend, "sim");
+    CHECK_STR_EQ(config.hw.model, "a100");
+    CHECK_EQ(config.hw.device_memory_bytes, (uint64_t)80 << 30);
+    CHECK_EQ(config.hw.seed, 7);
+    CHECK(config.hw.explore && config.hw.no_oracle && config.vm.deferred && config.vm.no_guard);
+    CHECK_EQ(config.vm.policy, MB_VM_POLICY_FRESH);
+    CHECK_EQ(config.vm.limit_bytes, (uint64_t)1 << 30);
+    CHECK_EQ(config.growth, MB__GROWTH_FAST);
+    CHECK(config.no_bins);
+    CHECK_EQ(config.bin_bytes, 3 << 20);
+    CHECK_EQ(config.window_bytes, (uint64_t)5 << 30);
+    CHECK_EQ(config.release_threshold, (uint64_t)2 << 30);
+    CHECK_EQ(config.wait_ns, 50000000);
+    CHECK_EQ(config.checks, MB__CHECK_REDZONE | MB__CHECK_LEAKS);
+}
+
+TEST(unknown_keys_and_values_are_errors_that_list_the_known)
+{
+    struct mb__config config;
+
+    CHECK_EQ(read_text("grwoth:tight", &config), MB_ERR_CONFIG);
+    CHECK(strstr(mb_error_detail(), "growth"));
+    CHECK_EQ(read_text("growth:slow", &config), MB_ERR_CONFIG);
+    CHECK(strstr(mb_error_detail(), "tight"));
+    CHECK_EQ(read_text("check:redzones", &config), MB_ERR_CONFIG);
+    CHECK(strstr(mb_error_detail(), "poison"));
+    CHECK_EQ(read_text("backend:metal", &config), MB_ERR_CONFIG);
+    CHECK_EQ(read_text("device_memory:1", &config), MB_ERR_CONFIG);
+    CHECK_EQ(read_text("seed", &config), MB_ERR_CONFIG);
+}
+
+TEST(the_call_wins_over_the_environment)
+{
+    struct mb__config config;
+
+    setenv("MOONBRIGHT", "growth:fast,seed:5", 1);
+    CHECK_OK(mb__config_read(0, "growth:patient", &config));
+    CHECK_EQ(config.growth, MB__GROWTH_PATIENT);
+    CHECK_EQ(config.hw.seed, 5);
+    setenv("MOONBRIGHT", "nonsense", 1);
+    CHECK_EQ(mb__config_read(0, NULL, &config), MB_ERR_CONFIG);
+    CHECK(strstr(mb_error_detail(), "MOONBRIGHT"));
+    unsetenv("MOONBRIGHT");
+}

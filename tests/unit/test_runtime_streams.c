@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Who may reuse what: the same stream at once, another after an event, a finished one, none before. An address
+ * handed out again is the sign of reuse; the oracle and the patterns are the proof that it was allowed.
+ */
+#include "support/runtime_rig.h"
+
+static const uint64_t BLOCK = 64 * RT_MIB;
+
+/* Long enough that nothing enqueued here has run when the host goes on. */
+static void keep_busy(mb_device dev, void *ptr, mb_stream stream)
+{
+    for (unsigned i = 0; i < 64; i++)
+        rt_fill(dev, ptr, BLOCK, i, stream);
+}
+
+static void order(mb_device dev, mb_stream waiter, mb_stream other)
+{
+    mb_event event;
+
+    RT_OK(mb_event_create(dev, &event));
+    RT_OK(mb_event_record(dev, event, other));
+    RT_OK(mb_stream_wait_event(dev, waiter, event));
+    RT_OK(mb_event_destroy(dev, event));
+}
+
+TEST(same_stream_reuses_at_once)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream stream = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, stream), *second;
+
+    keep_busy(dev, first, stream);
+    RT_OK(mb_free_async(dev, first, stream));
+    second = rt_malloc(dev, BLOCK, stream);
+    CHECK_PTR_EQ(second, first);
+    RT_OK(mb_free_async(dev, second, stream));
+    rt_close(dev);
+}
+
+TEST(another_stream_takes_other_memory_while_there_is_some)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    second = rt_malloc(dev, BLOCK, b);
+    CHECK(second != first);
+    rt_fill(dev, second, BLOCK, 1, b);
+    rt_verify(dev, second, BLOCK, 1, b);
+    RT_OK(mb_free_async(dev, second, b));
+    rt_close(dev);
+}
+
+TEST(an_event_orders_reuse_across_streams)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    order(dev, b, a);
+    second = rt_malloc(dev, BLOCK, b);
+    CHECK_PTR_EQ(second, first);
+    rt_fill(dev, second, BLOCK, 1, b);
+    rt_verify(dev, second, BLOCK, 1, b);
+    RT_OK(mb_free_async(dev, second, b));
+    rt_close(dev);
+}
+
+/* b waits for a, c for b: c comes after a, without an event between the two. */
+TEST(dependencies_are_transitive)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev), c = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    order(dev, b, a);
+    order(dev, c, b);
+    second = rt_malloc(dev, BLOCK, c);
+    CHECK_PTR_EQ(second, first);
+    rt_fill(dev, second, BLOCK, 1, c);
+    rt_verify(dev, second, BLOCK, 1, c);
+    RT_OK(mb_free_async(dev, second, c));
+    rt_close(dev);
+}
+
+/* An event from before the free says nothing about it. */
+TEST(an_earlier_event_does_not_order_reuse)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+
+    order(dev, b, a);
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    second = rt_malloc(dev, BLOCK, b);
+    CHECK(second != first);
+    RT_OK(mb_free_async(dev, second, b));
+    rt_close(dev);
+}
+
+TEST(follow_events_can_be_switched_off)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+    mb_pool pool;
+
+    RT_OK(mb_pool_default(dev, &pool));
+    RT_OK(mb_pool_set(pool, MB_POOL_REUSE_FOLLOW_EVENTS, 0));
+    RT_OK(mb_pool_set(pool, MB_POOL_REUSE_OPPORTUNISTIC, 0));
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    order(dev, b, a);
+    second = rt_malloc(dev, BLOCK, b);
+    CHECK(second != first);
+    RT_OK(mb_free_async(dev, second, b));
+    rt_close(dev);
+}
+
+TEST(finished_memory_is_anybodys)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    RT_OK(mb_stream_sync(dev, a));
+    second = rt_malloc(dev, BLOCK, b);
+    CHECK_PTR_EQ(second, first);
+    RT_OK(mb_free_async(dev, second, b));
+    rt_close(dev);
+}
+
+/* Without internal dependencies a stream does not wait for another, but the host does before giving up. */
+TEST(no_request_fails_while_memory_is_pending)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    uint64_t most = 240 * RT_MIB;
+    void *first = rt_malloc(dev, most, a), *second;
+    mb_pool pool;
+
+    RT_OK(mb_pool_default(dev, &pool));
+    RT_OK(mb_pool_set(pool, MB_POOL_REUSE_INTERNAL_DEPS, 0));
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    second = rt_malloc(dev, most, b);
+    rt_fill(dev, second, most, 1, b);
+    rt_verify(dev, second, most, 1, b);
+    RT_OK(mb_free_async(dev, second, b));
+    rt_close(dev);
+}
+
+/* What a waits for does not hold up b. */
+TEST(streams_do_not_wait_for_each_other)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *slow = rt_malloc(dev, BLOCK, a);
+
+    for (unsigned i = 0; i < 50; i++) {
+        void *ptr;
+
+        rt_fill(dev, slow, BLOCK, i, a);
+        ptr = rt_malloc(dev, 4 * RT_MIB, b);
+        rt_fill(dev, ptr, 4 * RT_MIB, i, b);
+        rt_verify(dev, ptr, 4 * RT_MIB, i, b);
+        RT_OK(mb_free_async(dev, ptr, b));
+    }
+    RT_OK(mb_free_async(dev, slow, a));
+    rt_close(dev);
+}
+
+TEST(recorded_streams_delay_reuse)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+
+    order(dev, b, a);
+    keep_busy(dev, first, b);
+    RT_OK(mb_record_stream(dev, first, b));
+    RT_OK(mb_record_stream(dev, first, b));
+    RT_OK(mb_free_async(dev, first, a));
+    second = rt_malloc(dev, BLOCK, a);
+    CHECK(second != first);
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_free_async(dev, second, a));
+    second = rt_malloc(dev, 2 * BLOCK, a);
+    RT_OK(mb_free_async(dev, second, a));
+    rt_close(dev);
+}
+
+TEST(streams_come_and_go_in_flat_memory)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+
+    for (unsigned i = 0; i < 2000; i++) {
+        mb_stream stream = rt_stream(dev);
+        void *ptr = rt_malloc(dev, 8 * RT_MIB, stream);
+
+        rt_fill(dev, ptr, 4096, i, stream);
+        rt_verify(dev, ptr, 4096, i, stream);
+        RT_OK(mb_free_async(dev, ptr, stream));
+        RT_OK(mb_stream_destroy(dev, stream));
+    }
+    CHECK_LE(rt_stats(dev).reserved_bytes, 256 * RT_MIB);
+    rt_close(dev);
+}
+
+TEST(unknown_streams_are_refused)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    mb_stream stream = rt_stream(dev);
+    void *ptr = NULL;
+
+    RT_OK(mb_stream_destroy(dev, stream));
+    CHECK(mb_malloc_async(dev, 512, (mb_stream)(uintptr_t)0x1234, &ptr) != MB_OK);
+    CHECK_PTR_EQ(ptr, NULL);
+    CHECK_EQ(mb_stream_destroy(dev, stream), MB_ERR_NOT_FOUND);
+    CHECK_EQ(mb_stream_destroy(dev, NULL), MB_ERR_NOT_FOUND);
+    rt_close(dev);
+}
