@@ -219,7 +219,8 @@ static struct mb__plan make_plan(struct mb__range *free, size_t count, uint64_t 
         whole_bytes += parts.whole;
         free[usable++] = free[i];
     }
-    qsort(free, usable, sizeof(*free), by_whole_then_size);
+    if (usable) /* free may be NULL when there is none */
+        qsort(free, usable, sizeof(*free), by_whole_then_size);
     choice = choose(free, usable, bytes, whole_bytes, heads);
     if (choice.cost == INT64_MAX) {
         plan.missing_bytes = missing(free, usable, bytes, whole_bytes, heads);
