@@ -43,6 +43,8 @@ enum {
     MB_CUDA_WORD_BYTES = 64,  /* one timeline per cache line */
 };
 #define MB_CUDA_PIECE_BYTES ((uint64_t)1 << MB_CUDA_PIECE_SHIFT)
+/* Addresses that one reservation may take. */
+#define MB_CUDA_VA_BYTES ((uint64_t)16 << 40)
 /* Longest time that a kernel waits for a helper channel's answer before it ends the context. */
 #define MB_CUDA_ANSWER_NS ((uint64_t)4000000000u)
 
@@ -329,7 +331,7 @@ void mb__cuda_queue_destroy(struct mb_cuda *dev, struct mb_cuda_queue *queue);
 void mb__cuda_queue_stop(struct mb_cuda_queue *queue);
 /* For tests: the stream's helper channel runs into a fault of its own and is stopped by the driver. */
 enum mb_err mb__cuda_queue_poison(struct mb_cuda *dev, struct mb_hw_stream *stream);
-/* True, with the reason in text, when the helper channel of `queue` has failed. */
+/* True, with the reason in text, when the helper channel of `queue` has failed; rings its doorbell again. */
 bool mb__cuda_queue_failed(struct mb_cuda_queue *queue, char *text, size_t bytes);
 enum mb_err mb__cuda_worker_start(struct mb_cuda *dev);
 void mb__cuda_worker_stop(struct mb_cuda *dev);

@@ -277,8 +277,6 @@ static enum mb_err new_batch(struct mb_cuda *dev, struct mb_hw_stream *stream,
     mb_pfn *pfns;
 
     for (unsigned i = 0; i < count; i++) {
-        if (cmds[i].kind == MB_HW_DIR)
-            return mb__fail(MB_ERR_NOT_SUPPORTED, "directories of a CUDA context are the driver's");
         waits += cmds[i].kind == MB_HW_WAIT;
         if (cmds[i].kind != MB_HW_LEAVES)
             continue;

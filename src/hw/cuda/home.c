@@ -33,6 +33,10 @@ enum mb_err mb__cuda_va_reserve(struct mb_hw_dev *hw, uint64_t bytes, uint64_t a
                         "reserving %" PRIu64 " bytes aligned to %" PRIu64
                         ": both must be multiples of 2 MiB, the alignment a power of two",
                         bytes, align);
+    if (bytes > MB_CUDA_VA_BYTES)
+        return mb__fail(MB_ERR_NO_ADDRESS,
+                        "%" PRIu64 " bytes of addresses; a context has room for %" PRIu64, bytes,
+                        MB_CUDA_VA_BYTES);
     err = mb__cuda_enter_relaxed(dev, &scope);
     if (err)
         return err;

@@ -268,7 +268,6 @@ static enum mb_err add(struct builder *b, const struct mb_hw_cmd *cmd)
         break;
     case MB_HW_INVALIDATE:
         b->p.head.flags |= MB_POP_INVALIDATE;
-        atomic_fetch_add_explicit(&b->dev->invalidates, 1, memory_order_relaxed);
         break;
     default:
         break;
@@ -280,17 +279,14 @@ static enum mb_err add(struct builder *b, const struct mb_hw_cmd *cmd)
 static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsigned count)
 {
     struct mb_cuda_window *window;
-    uint64_t frames = 0, slots = 0;
+    uint64_t frames = 0;
 
     for (unsigned i = 0; i < count; i++) {
         enum mb_err err = MB_OK;
 
         if (cmds[i].kind == MB_HW_LEAVES) {
             err = mb__cuda_check_leaves(b->dev, &cmds[i], &window, &b->span);
-            slots += cmds[i].leaves.count;
             frames += cmds[i].leaves.pfns ? cmds[i].leaves.count : 0;
-        } else if (cmds[i].kind == MB_HW_DIR) {
-            err = mb__fail(MB_ERR_NOT_SUPPORTED, "directories of a CUDA context are the driver's");
         } else if (cmds[i].kind == MB_HW_WAIT && cmds[i].fence.stream &&
                    cmds[i].fence.seq > cmds[i].fence.stream->seq &&
                    cmds[i].fence.stream != b->stream) {
@@ -303,7 +299,6 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
     if (frames > UINT32_MAX)
         return mb__fail(MB_ERR_LIMIT, "more than 2^32 frames in a batch");
     b->frames = (uint32_t)frames;
-    atomic_fetch_add_explicit(&b->dev->entries, slots, memory_order_relaxed);
     return MB_OK;
 }
 

@@ -110,7 +110,10 @@ bool mb__cuda_queue_failed(struct mb_cuda_queue *queue, char *text, size_t bytes
 {
     struct nvrm_channel_error error;
 
-    if (!queue->channel || !mb__nvrm_channel_error(queue->channel, &error))
+    if (!queue->channel)
+        return false;
+    mb__nvrm_channel_poke(queue->channel);
+    if (!mb__nvrm_channel_error(queue->channel, &error))
         return false;
     snprintf(text, bytes, "%s", mb_error_detail());
     return true;
@@ -197,8 +200,6 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
     for (unsigned i = 0; i < count; i++) {
         enum mb_err err = MB_OK;
 
-        if (cmds[i].kind == MB_HW_DIR)
-            return mb__fail(MB_ERR_NOT_SUPPORTED, "directories of a CUDA context are the driver's");
         b->membar = b->membar || cmds[i].kind == MB_HW_MEMBAR;
         if (cmds[i].kind != MB_HW_LEAVES)
             continue;
@@ -300,7 +301,6 @@ static void add_invalidate(struct builder *b, const struct mb_hw_cmd *cmd)
     }
     flush(b);
     mb__nvrm_push_invalidate(&b->push, &inval);
-    atomic_fetch_add_explicit(&b->dev->invalidates, 1, memory_order_relaxed);
 }
 
 static void encode(struct builder *b, const struct mb_hw_cmd *cmds, unsigned count, uint64_t n)
@@ -419,7 +419,6 @@ enum mb_err mb__cuda_isolated_submit(struct mb_cuda *dev, struct mb_hw_stream *s
         err = send(&b, cmds, count);
     if (err)
         return err;
-    atomic_fetch_add_explicit(&dev->entries, slots, memory_order_relaxed);
     *done = (struct mb_hw_fence){.stream = stream, .seq = stream->seq};
     return MB_OK;
 }

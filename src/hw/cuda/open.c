@@ -24,6 +24,33 @@ static const struct mb_hw_ops ops;
 
 /* ------------------------------------------------------------ submission */
 
+static enum mb_err check_kinds(const struct mb_hw_cmd *cmds, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        if (cmds[i].kind == MB_HW_DIR)
+            return mb__fail(MB_ERR_NOT_SUPPORTED,
+                            "command %u of %u: directories of a CUDA context are the driver's", i,
+                            count);
+        if ((unsigned)cmds[i].kind > MB_HW_MEMBAR)
+            return mb__fail(MB_ERR_INVALID, "command %u of %u is of no known kind (%d)", i, count,
+                            (int)cmds[i].kind);
+    }
+    return MB_OK;
+}
+
+static void count_batch(struct mb_cuda *dev, const struct mb_hw_cmd *cmds, unsigned count)
+{
+    uint64_t entries = 0, invalidates = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        entries += cmds[i].kind == MB_HW_LEAVES ? cmds[i].leaves.count : 0;
+        invalidates += cmds[i].kind == MB_HW_INVALIDATE;
+    }
+    atomic_fetch_add_explicit(&dev->batches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&dev->entries, entries, memory_order_relaxed);
+    atomic_fetch_add_explicit(&dev->invalidates, invalidates, memory_order_relaxed);
+}
+
 enum mb_err mb__cuda_submit_fence(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
                                   const struct mb_hw_cmd *cmds, unsigned count,
                                   struct mb_hw_fence *done)
@@ -31,8 +58,10 @@ enum mb_err mb__cuda_submit_fence(struct mb_hw_dev *hw, struct mb_hw_stream *str
     struct mb_cuda *dev = mb__cuda(hw);
     struct mb_cuda_scope scope;
     struct mb_hw_fence fence = {.stream = NULL};
-    enum mb_err err = mb__cuda_enter(dev, &scope);
+    enum mb_err err = check_kinds(cmds, count);
 
+    if (!err)
+        err = mb__cuda_enter(dev, &scope);
     if (err)
         return err;
     pthread_mutex_lock(&stream->lock);
@@ -46,7 +75,7 @@ enum mb_err mb__cuda_submit_fence(struct mb_hw_dev *hw, struct mb_hw_stream *str
     mb__cuda_leave(dev, &scope);
     if (err)
         return err;
-    atomic_fetch_add_explicit(&dev->batches, 1, memory_order_relaxed);
+    count_batch(dev, cmds, count);
     if (done)
         *done = fence;
     return MB_OK;
@@ -279,7 +308,7 @@ static void fill_caps(struct mb_cuda *dev, size_t total)
     c->group_slots = driver ? 1 : 16;
     c->total_bytes = dev->limit_bytes < total ? dev->limit_bytes : total;
     c->slab_step_bytes = driver ? (uint64_t)2 << 20 : (uint64_t)32 << 20;
-    c->va_bytes = (uint64_t)16 << 40;
+    c->va_bytes = MB_CUDA_VA_BYTES;
     c->leaf_sizes = MB_FRAME_BYTES;
     c->submit_ns = driver ? 6000 : dev->tables == MB_CUDA_INLINE ? 4000 : 8000;
     c->entry_ns = driver ? 26000 : 1;

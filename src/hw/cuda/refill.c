@@ -132,11 +132,12 @@ bool mb__cuda_rescue_invalidate(struct mb_cuda *dev, unsigned timeout_us)
     }
     mb__nvrm_push_init(&push, dev->rm->arch, words, NVRM_WORDS_INVALIDATE);
     mb__nvrm_push_invalidate(&push, &inval);
-    ok = !mb__nvrm_channel_submit(r->rescue, &push, 1, 0, &ticket) &&
-         !mb__nvrm_channel_wait(r->rescue, ticket, (uint64_t)timeout_us * 1000);
+    ok = !mb__nvrm_channel_submit(r->rescue, &push, 1, 0, &ticket);
+    if (ok && mb__nvrm_channel_wait(r->rescue, ticket, 1000000)) {
+        mb__nvrm_channel_poke(r->rescue);
+        ok = !mb__nvrm_channel_wait(r->rescue, ticket, (uint64_t)timeout_us * 1000);
+    }
     atomic_flag_clear_explicit(&r->rescue_busy, memory_order_release);
-    if (ok)
-        atomic_fetch_add_explicit(&dev->invalidates, 1, memory_order_relaxed);
     return ok;
 }
 
@@ -160,6 +161,8 @@ static void look_at_helpers(struct mb_cuda_refill *r)
             (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST, "%s", text);
     }
     pthread_mutex_unlock(&dev->stream_lock);
+    if (r->queue)
+        mb__nvrm_channel_poke(r->queue);
     if (atomic_load_explicit(&dev->pinned->error[0], memory_order_acquire))
         (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST,
                             "a kernel asked for invalidate %llu and got no answer from the helper "

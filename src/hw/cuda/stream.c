@@ -335,7 +335,7 @@ static enum mb_err ensure_written(struct mb_cuda *dev, struct mb_hw_fence fence)
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&s->lock);
-    if (s->seq < fence.seq) {
+    if (s->seq < fence.seq && s->open) {
         if (mb__cuda_capturing(dev, s))
             err = mb__fail(MB_ERR_NOT_SUPPORTED,
                            "the fence belongs to a stream that is still being captured: end the "
@@ -378,10 +378,15 @@ enum mb_err mb__cuda_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stream
     return err;
 }
 
-/* The context's fatal error, if there is one: asked for when a wait takes long. */
-static enum mb_err query(struct mb_cuda *dev, struct mb_hw_stream *s)
+/* The context's fatal error, if there is one: asked for when a wait takes long. Any stream tells it, and the
+ * fence's own may have been destroyed. */
+static enum mb_err query(struct mb_cuda *dev)
 {
-    cu_result result = dev->cu->stream_query(s->native);
+    cu_result result;
+
+    if (!mb__cuda_context_lives(dev))
+        return mb__fail(MB_ERR_DEVICE_LOST, "%s", dev->lost_text);
+    result = dev->cu->stream_query(dev->private_stream);
 
     if (mb__cuda_is_fatal(result))
         return mb__cuda_result(dev, result, "waiting for a fence");
@@ -411,7 +416,7 @@ enum mb_err mb__cuda_fence_wait_host(struct mb_hw_dev *hw, struct mb_hw_fence fe
                            "the stream has not reached its fence %" PRIu64 " after %" PRIu64 " ns",
                            fence.seq, waited);
         else if (waited > 50000 && spin % 64 == 0)
-            err = query(dev, fence.stream);
+            err = query(dev);
         if (waited > 200000)
             usleep(20);
         else if (waited > 20000)

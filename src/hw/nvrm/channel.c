@@ -49,6 +49,7 @@ struct nvrm_channel {
     nvrm_handle group, channel, copy;
     int copy_engine;
     uint32_t token;        /* the doorbell's argument */
+    uint64_t map_changes;  /* of the client, when put was last read back; under lock */
     uint32_t ring_entries; /* power of two */
     uint32_t push_words;
     volatile uint64_t *entries;  /* in `ring` */
@@ -470,6 +471,23 @@ static void write_entry(struct nvrm_channel *ch, uint64_t position, uint32_t wor
     ch->ring_head++;
 }
 
+/*
+ * Measured on GH100: a doorbell right after a BAR1 mapping was undone can overtake the put index, whose
+ * write then waits for BAR1's own translation to be looked up again, and the work stays unseen until
+ * the next doorbell. Reading the index back holds the doorbell until the write has landed; about 1 us,
+ * so only when a mapping of this client has changed. mb__nvrm_channel_poke() covers the rest.
+ */
+static void settle_put(struct nvrm_channel *ch)
+{
+    uint64_t changes = __atomic_load_n(&ch->client->map_changes, __ATOMIC_ACQUIRE);
+
+    if (changes == ch->map_changes)
+        return;
+    ch->map_changes = changes;
+    (void)*ch->put_word;
+    mb__nvrm_fence();
+}
+
 /* The words must be in memory before the entries, these before the put index, that before the
  * doorbell: ring and doorbell lie behind write-combining and uncached windows. */
 static void send(struct nvrm_channel *ch, const struct nvrm_push *segments, uint32_t count,
@@ -494,6 +512,7 @@ static void send(struct nvrm_channel *ch, const struct nvrm_push *segments, uint
     mb__nvrm_fence();
     *ch->put_word = (uint32_t)ch->ring_head & (ch->ring_entries - 1);
     mb__nvrm_fence();
+    settle_put(ch);
     *ch->vas->doorbell = ch->token;
 }
 
@@ -520,6 +539,14 @@ static enum mb_err check_segments(const struct nvrm_channel *ch, const struct nv
             count, (unsigned long long)words, ch->ring_entries - 1, mb__nvrm_channel_max_words(ch));
     *words_out = (uint32_t)words + NVRM_WORDS_SEMAPHORE;
     return MB_OK;
+}
+
+void mb__nvrm_channel_poke(struct nvrm_channel *ch)
+{
+    if (mb__nvrm_client_check(ch->client) || ch->last_ticket == *ch->done)
+        return;
+    mb__nvrm_fence();
+    *ch->vas->doorbell = ch->token;
 }
 
 enum mb_err mb__nvrm_channel_submit(struct nvrm_channel *ch, const struct nvrm_push *segments,

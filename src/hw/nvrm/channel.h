@@ -60,6 +60,10 @@ void mb__nvrm_channel_stats(struct nvrm_channel *channel, struct nvrm_channel_st
 enum mb_err mb__nvrm_channel_submit(struct nvrm_channel *channel, const struct nvrm_push *segments,
                                     uint32_t count, uint64_t timeout_ns, uint64_t *ticket);
 
+/* Rings the doorbell again when something is unfinished. For a watchdog: a ring that the GPU missed
+ * costs its period, not the channel. Any thread. */
+void mb__nvrm_channel_poke(struct nvrm_channel *channel);
+
 bool mb__nvrm_channel_done(const struct nvrm_channel *channel, uint64_t ticket);
 /* MB_ERR_TIMEOUT, or MB_ERR_DEVICE_LOST as soon as the driver reports an error of the channel. */
 enum mb_err mb__nvrm_channel_wait(struct nvrm_channel *channel, uint64_t ticket,

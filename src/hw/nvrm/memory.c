@@ -118,6 +118,7 @@ enum mb_err mb__nvrm_cpu_map(struct nvrm_client *client, nvrm_handle device, nvr
             forget_mapping(client, &map);
     }
     client->os->close(client->os, arg.fd);
+    __atomic_fetch_add(&client->map_changes, 1, __ATOMIC_RELEASE);
     if (!err)
         *out = map;
     return err;
@@ -128,6 +129,7 @@ void mb__nvrm_cpu_unmap(struct nvrm_client *client, struct nvrm_cpu_map *map)
     if (map->addr && !mb__nvrm_fork_guard_is_child(&client->guard)) {
         client->os->unmap(client->os, (void *)(uintptr_t)map->addr, map->bytes);
         forget_mapping(client, map);
+        __atomic_fetch_add(&client->map_changes, 1, __ATOMIC_RELEASE);
     }
     *map = (struct nvrm_cpu_map){0};
 }
