@@ -36,16 +36,29 @@ static void not_found(const char *why)
              why ? why : "no reason given");
 }
 
-/* All that is missing in one line: a person has to see at once whether another ROCm is needed. */
+enum { NAMED = 10 };
+static unsigned missing_count;
+
+/* In one line, so that a person sees at once whether another ROCm is needed. */
 static void missing(const char *symbol)
 {
     if (!open_result)
         snprintf(open_text, sizeof(open_text), "%s lacks", table.file);
-    else
-        append(",");
     open_result = MB_ERR_NOT_SUPPORTED;
-    append(" ");
+    if (missing_count++ >= NAMED)
+        return;
+    append(missing_count > 1 ? ", " : " ");
     append(symbol);
+}
+
+static void end_of_missing(void)
+{
+    char text[96] = "";
+
+    if (missing_count > NAMED)
+        snprintf(text, sizeof(text), " and %u more", missing_count - NAMED);
+    append(text);
+    append("; MoonBright needs ROCm 5.6 or later");
 }
 
 static void open_once(void)
@@ -72,7 +85,7 @@ static void open_once(void)
     MB_HIP_DRIVER_LIST(MB_HIP_DRIVER_RESOLVE)
 #undef MB_HIP_DRIVER_RESOLVE
     if (open_result)
-        append("; MoonBright needs ROCm 5.6 or later");
+        end_of_missing();
 }
 
 enum mb_err mb__hip_driver_open(const struct mb_hip_driver **out)

@@ -4,7 +4,7 @@
  *
  * Types are our own declarations of the documented C interface, so that building needs no ROCm and the
  * library needs nothing from it to load. The table is filled once per process; after fork the child must
- * not use it. Names and values: hip_runtime_api.h of ROCm 6; what MoonBright relies on is listed in
+ * not use it. The calls that an old runtime lacks stand first. Names and values: hip_runtime_api.h of ROCm 6; what MoonBright relies on is listed in
  * doc/amd.md together with the versions whose sources were read.
  */
 #ifndef MB_HW_HIP_DRIVER_H
@@ -95,6 +95,19 @@ struct hip_mem_access {
     X(device_count, "hipGetDeviceCount", hip_result, (int *count))                                 \
     X(get_device, "hipGetDevice", hip_result, (int *ordinal))                                      \
     X(set_device, "hipSetDevice", hip_result, (int ordinal))                                       \
+    X(reserve, "hipMemAddressReserve", hip_result,                                                 \
+      (void **ptr, size_t bytes, size_t align, void *addr, unsigned long long flags))              \
+    X(unreserve, "hipMemAddressFree", hip_result, (void *ptr, size_t bytes))                       \
+    X(mem_create, "hipMemCreate", hip_result,                                                      \
+      (hip_mem * handle, size_t bytes, const struct hip_mem_prop *prop, unsigned long long flags)) \
+    X(mem_release, "hipMemRelease", hip_result, (hip_mem handle))                                  \
+    X(mem_map, "hipMemMap", hip_result,                                                            \
+      (void *ptr, size_t bytes, size_t offset, hip_mem handle, unsigned long long flags))          \
+    X(mem_unmap, "hipMemUnmap", hip_result, (void *ptr, size_t bytes))                             \
+    X(mem_access, "hipMemSetAccess", hip_result,                                                   \
+      (void *ptr, size_t bytes, const struct hip_mem_access *access, size_t count))                \
+    X(mem_granularity, "hipMemGetAllocationGranularity", hip_result,                               \
+      (size_t * bytes, const struct hip_mem_prop *prop, int option))                               \
     X(device_name, "hipDeviceGetName", hip_result, (char *name, int bytes, int device))            \
     X(device_attr, "hipDeviceGetAttribute", hip_result, (int *value, int attr, int device))        \
     X(device_sync, "hipDeviceSynchronize", hip_result, (void))                                     \
@@ -129,20 +142,7 @@ struct hip_mem_access {
     X(host_free, "hipHostFree", hip_result, (void *ptr))                                           \
     X(memset8, "hipMemset", hip_result, (void *ptr, int value, size_t bytes))                      \
     X(copy_to_host, "hipMemcpyDtoHAsync", hip_result,                                              \
-      (void *to, void *from, size_t bytes, hip_stream stream))                                     \
-    X(reserve, "hipMemAddressReserve", hip_result,                                                 \
-      (void **ptr, size_t bytes, size_t align, void *addr, unsigned long long flags))              \
-    X(unreserve, "hipMemAddressFree", hip_result, (void *ptr, size_t bytes))                       \
-    X(mem_create, "hipMemCreate", hip_result,                                                      \
-      (hip_mem * handle, size_t bytes, const struct hip_mem_prop *prop, unsigned long long flags)) \
-    X(mem_release, "hipMemRelease", hip_result, (hip_mem handle))                                  \
-    X(mem_map, "hipMemMap", hip_result,                                                            \
-      (void *ptr, size_t bytes, size_t offset, hip_mem handle, unsigned long long flags))          \
-    X(mem_unmap, "hipMemUnmap", hip_result, (void *ptr, size_t bytes))                             \
-    X(mem_access, "hipMemSetAccess", hip_result,                                                   \
-      (void *ptr, size_t bytes, const struct hip_mem_access *access, size_t count))                \
-    X(mem_granularity, "hipMemGetAllocationGranularity", hip_result,                               \
-      (size_t * bytes, const struct hip_mem_prop *prop, int option))
+      (void *to, void *from, size_t bytes, hip_stream stream))
 
 struct mb_hip_driver {
 #define MB_HIP_DRIVER_MEMBER(member, symbol, result, args) result(*member) args;

@@ -125,7 +125,7 @@ struct mb_hip {
     bool worker_runs, worker_stop; /* map_lock */
     bool unmapping;                /* the worker has taken a leave off the queue; map_lock */
 
-    _Atomic uint64_t batches, entries;
+    _Atomic uint64_t batches, entries, invalidates;
     _Atomic uint64_t waits; /* batches that had to wait for their stream inside submit */
 };
 

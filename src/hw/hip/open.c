@@ -24,6 +24,8 @@ enum mb_err mb__hip_lose(struct mb_hip *dev, enum mb_err err, const char *format
     va_start(args, format);
     vsnprintf(text, sizeof(text), format, args);
     va_end(args);
+    if (!strncmp(text, MB_HIP_PREFIX, strlen(MB_HIP_PREFIX))) /* said again below */
+        memmove(text, text + strlen(MB_HIP_PREFIX), strlen(text) - strlen(MB_HIP_PREFIX) + 1);
     /* MB_ERR_INTERNAL marks "text is being written"; readers treat any value as lost. */
     if (atomic_compare_exchange_strong(&dev->lost, &expected, MB_ERR_INTERNAL)) {
         memcpy(dev->lost_text, text, sizeof(text));
@@ -101,6 +103,7 @@ static void counters(struct mb_hw_dev *hw, struct mb_hw_counters *out)
     memset(out, 0, sizeof(*out));
     out->batches = atomic_load(&dev->batches);
     out->entries_written = atomic_load(&dev->entries);
+    out->invalidates = atomic_load(&dev->invalidates);
     if (getpid() != dev->owner)
         return;
     for (unsigned i = 0; i < MB_HIP_STREAMS; i++)

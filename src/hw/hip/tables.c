@@ -396,6 +396,8 @@ static enum mb_err prepare(struct batch *b, const struct mb_hw_cmd *cmds, unsign
 
         if (cmds[i].kind == MB_HW_DIR)
             return mb__hip_fail(MB_ERR_NOT_SUPPORTED, "directories are the driver's");
+        if (cmds[i].kind > MB_HW_MEMBAR)
+            return mb__hip_fail(MB_ERR_INVALID, "there is no command %d", (int)cmds[i].kind);
         if (cmds[i].kind != MB_HW_LEAVES)
             continue;
         err = check_leaves(b->dev, &cmds[i]);
@@ -437,13 +439,26 @@ static enum mb_err run(struct batch *b, const struct mb_hw_cmd *cmds, unsigned c
         else
             let_leave(b, (struct mb_hip_window *)(uintptr_t)cmds[i].leaves.view->cookie,
                       cmds[i].leaves.first, cmds[i].leaves.count, NULL);
-        atomic_fetch_add_explicit(&dev->entries, cmds[i].leaves.count, memory_order_relaxed);
     }
     if (err)
         err = take_back(b, err);
     publish(b);
     pthread_mutex_unlock(&dev->map_lock);
     return err;
+}
+
+/* What the driver does for an INVALIDATE it does inside its own calls; it counts all the same. */
+static void count_batch(struct mb_hip *dev, const struct mb_hw_cmd *cmds, unsigned count)
+{
+    uint64_t entries = 0, invalidates = 0;
+
+    for (unsigned i = 0; i < count; i++) {
+        entries += cmds[i].kind == MB_HW_LEAVES ? cmds[i].leaves.count : 0;
+        invalidates += cmds[i].kind == MB_HW_INVALIDATE;
+    }
+    atomic_fetch_add_explicit(&dev->batches, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&dev->entries, entries, memory_order_relaxed);
+    atomic_fetch_add_explicit(&dev->invalidates, invalidates, memory_order_relaxed);
 }
 
 enum mb_err mb__hip_submit(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
@@ -469,7 +484,7 @@ enum mb_err mb__hip_submit(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
     free_batch(&b);
     mb__hip_leave(dev, &scope);
     if (!err)
-        atomic_fetch_add_explicit(&dev->batches, 1, memory_order_relaxed);
+        count_batch(dev, cmds, count);
     return err;
 }
 
