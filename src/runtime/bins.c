@@ -2,13 +2,13 @@
 /*
  * The warm path: blocks of one size, pool and stream, kept ready where a thread freed them last.
  *
- * A shard is a small set-associative cache of bins. Threads are dealt over the shards in turn, so threads
- * up to their number do not meet. malloc_async finds its bin and pops; free_async looks the block up
- * (lock-free) and pushes. No tree, no device call, no device-wide lock.
+ * A shard is a small set-associative cache of bins. Threads are dealt over the shards in turn, so
+ * threads up to their number do not meet. malloc_async finds its bin and pops; free_async looks the
+ * block up (lock-free) and pushes. No tree, no device call, no device-wide lock.
  *
  * Locking: a shard's spin lock, held for a few dozen instructions; nothing is called under it.
- * Trade-offs: binned bytes are invisible to best fit. So they are bounded, and all bins go back to the heap
- * before a block is composed of pieces or the pool grows: at the peak they hold nothing.
+ * Trade-offs: binned bytes are invisible to best fit. So they are bounded, and all bins go back to
+ * the heap before a block is composed of pieces or the pool grows: at the peak they hold nothing.
  */
 #include <sched.h>
 
@@ -20,8 +20,8 @@ enum {
     SPINS = 64,           /* before a waiting thread yields */
 };
 
-/* Threads take the next number at their first call. Initial-exec: the access is one instruction; the
- * four bytes fit the reserve that loaders keep for libraries opened late. */
+/* Threads take the next number at their first call. Initial-exec: the access is one instruction;
+ * the four bytes fit the reserve that loaders keep for libraries opened late. */
 static _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
 static unsigned thread_count; /* atomic */
 
@@ -65,23 +65,19 @@ uint64_t mb__sample_start(struct mb_device *dev)
     return calls % MB__SAMPLE ? 0 : mb__now_ns();
 }
 
-static size_t mix_pointer(const void *pointer)
-{
-    return (size_t)((uintptr_t)pointer * 0x9e3779b97f4a7c15u >> 40);
-}
-
-/* NULL: not in the shard's cache; the slow path puts it there. */
+/* A record's slot follows from its index and not from its handle: which calls take the warm path must
+ * not depend on where the host put a stream. Few streams are in use, so the scan ends early. */
 static struct mb__stream *cached_stream(const struct mb__shard *shard, mb_stream native)
 {
-    size_t i = mix_pointer(native) % MB__STREAM_SLOTS;
-
-    return shard->streams[i].stream && shard->streams[i].native == native ? shard->streams[i].stream
-                                                                          : NULL;
+    for (unsigned i = 0; i < MB__STREAM_SLOTS; i++)
+        if (shard->streams[i].native == native && shard->streams[i].stream)
+            return shard->streams[i].stream;
+    return NULL;
 }
 
 static void cache_stream(struct mb__shard *shard, struct mb__stream *stream)
 {
-    size_t i = mix_pointer(stream->native) % MB__STREAM_SLOTS;
+    unsigned i = stream->index % MB__STREAM_SLOTS;
 
     shard->streams[i].native = stream->native;
     shard->streams[i].stream = stream;
@@ -98,7 +94,9 @@ static void add_bytes(struct mb__shard *shard, uint64_t size, int64_t bytes)
 static struct mb__bin *set_of(struct mb__shard *shard, const struct mb_pool *pool,
                               const struct mb__stream *stream, uint64_t bytes)
 {
-    uint64_t key = bytes ^ (uintptr_t)pool << 20 ^ (uintptr_t)stream << 7;
+    /* Numbers, not addresses: what a set gives up must not depend on where the host put a record.
+     */
+    uint64_t key = bytes ^ (uint64_t)pool->id << 48 ^ (uint64_t)stream->index << 40;
 
     return shard->bins[(key * 0x9e3779b97f4a7c15u) >> 58];
 }
@@ -121,7 +119,8 @@ static struct mb__bin *claim_bin(struct mb__shard *shard, struct mb_pool *pool,
     struct mb__bin *set = set_of(shard, pool, stream, bytes), *oldest = NULL;
 
     for (unsigned i = 0; i < MB__BIN_WAYS; i++)
-        if (!set[i].head && (!oldest || shard->clock - set[i].used_at > shard->clock - oldest->used_at))
+        if (!set[i].head &&
+            (!oldest || shard->clock - set[i].used_at > shard->clock - oldest->used_at))
             oldest = &set[i];
     if (oldest)
         *oldest = (struct mb__bin){.pool = pool, .stream = stream, .bytes = bytes};
