@@ -24,7 +24,8 @@
 
 enum {
     MB_POP_SEGMENTS = 6,
-    MB_POP_THREADS = 1024, /* at most, in the one block: an SM stores 16 KiB of slots in about 0.2 us */
+    MB_POP_THREADS =
+        1024, /* at most, in the one block: an SM stores 16 KiB of slots in about 0.2 us */
     /* Frames whose numbers travel in the launch itself, by kernel variant: what a launch costs grows with
      * the bytes of its parameters, used or not. The largest stays within the classic 4 KiB. */
     MB_POP_LIST_S = 64,
@@ -52,9 +53,9 @@ enum mb_pop_error {
 };
 
 struct mb_pop_head {
-    uint64_t request;    /* device address of the request word */
-    uint64_t answer;     /* device address of the answer word */
-    uint64_t error;      /* device address of two words in host memory: code, ticket */
+    uint64_t request; /* device address of the request word */
+    uint64_t answer;  /* device address of the answer word */
+    uint64_t error;   /* device address of two words in host memory: code, ticket */
     uint64_t list; /* device address of a list of 32-bit frame numbers; 0: 16-bit ones follow in the
                       parameters, in units of frames counted from `base_pfn` */
     uint64_t timeout_ns; /* longest wait for an answer */

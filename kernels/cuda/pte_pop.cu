@@ -53,7 +53,10 @@ struct short_list {
 
 struct long_list {
     const uint32_t *list;
-    __device__ uint32_t operator()(const struct mb_pop_head &, uint32_t i) const { return list[i]; }
+    __device__ uint32_t operator()(const struct mb_pop_head &, uint32_t i) const
+    {
+        return list[i];
+    }
 };
 
 template <class List>
@@ -73,7 +76,8 @@ __device__ inline void write_entries(const struct mb_pop_head &head, const List 
 }
 
 /* Ends the context rather than returning without the answer. */
-__device__ inline void await(uint64_t answer, uint64_t value, uint64_t timeout_ns, uint64_t error_at)
+__device__ inline void await(uint64_t answer, uint64_t value, uint64_t timeout_ns,
+                             uint64_t error_at)
 {
     uint64_t start = now_ns();
 
@@ -100,8 +104,7 @@ __device__ inline void invalidate(const struct mb_pop_head &head)
     if ((int64_t)(answer + 2 - ticket) < 0)
         ticket = answer + 2;
     if ((int64_t)(ticket - request) > 0) {
-        atomicMax(reinterpret_cast<unsigned long long *>(head.request),
-                  (unsigned long long)ticket);
+        atomicMax(reinterpret_cast<unsigned long long *>(head.request), (unsigned long long)ticket);
     }
     await(head.answer, ticket, head.timeout_ns, head.error);
 }
@@ -188,5 +191,7 @@ __global__ void mb_trap()
 }
 
 /* Does nothing: the floor that costs are compared with. */
-__global__ void mb_nop() {}
+__global__ void mb_nop()
+{
+}
 }

@@ -90,7 +90,8 @@ static void one(struct gt *t, struct mb_hw_stream *s, enum way way, uint32_t n, 
         gt_unmap(t, s, 0, n);
     else
         gt_map(t, s, 0, n, pfns, t->tmpl_rw, way == MAP_INVALIDATE);
-    if (touch)
+    /* With driver tables nothing answers at an unmapped address. */
+    if (touch && (way != UNMAP || t->dev->tables != MB_CUDA_DRIVER))
         gt_touch(t, s, t->view.va.addr, GT_FRAME, n, 1);
 }
 
@@ -114,7 +115,7 @@ static void bench_way(struct gt *t, struct mb_hw_stream *s, struct mb_rng *rng, 
             t0 = gt_now_us();
             one(t, s, way, n, false);
             t1 = gt_now_us();
-            if (pass)
+            if (pass && (way != UNMAP || t->dev->tables != MB_CUDA_DRIVER))
                 gt_touch(t, s, t->view.va.addr, GT_FRAME, n, 1);
             gt_sync(t, s);
             if (!pass)
@@ -126,7 +127,8 @@ static void bench_way(struct gt *t, struct mb_hw_stream *s, struct mb_rng *rng, 
     report(names[way], t->hw->caps.tables, n, &series);
 }
 
-static void bench_touch(struct gt *t, struct mb_hw_stream *s, uint32_t n, const char *what, bool cold)
+static void bench_touch(struct gt *t, struct mb_hw_stream *s, uint32_t n, const char *what,
+                        bool cold)
 {
     for (unsigned i = 0; i < 520; i++) {
         double t0, t1;

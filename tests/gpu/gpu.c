@@ -82,12 +82,12 @@ void gt_open(struct gt *t, const char *tables)
     GT_CU(t->cu->module_function(&t->peek, t->dev->module, "mb_peek"));
     GT_CU(t->cu->module_function(&t->poke, t->dev->module, "mb_poke"));
     GT_CU(t->cu->module_function(&t->touch, t->dev->module, "mb_touch"));
-    t->tmpl_rw = mb_fmt_leaf_template(t->hw->caps.format, MB_FRAME_SHIFT,
-                                      mb_fmt_user_flags(t->hw->caps.format, 1), MB_AP_VID,
-                                      t->hw->caps.kind);
-    t->tmpl_ro = mb_fmt_leaf_template(t->hw->caps.format, MB_FRAME_SHIFT,
-                                      mb_fmt_user_flags(t->hw->caps.format, 0), MB_AP_VID,
-                                      t->hw->caps.kind);
+    t->tmpl_rw =
+        mb_fmt_leaf_template(t->hw->caps.format, MB_FRAME_SHIFT,
+                             mb_fmt_user_flags(t->hw->caps.format, 1), MB_AP_VID, t->hw->caps.kind);
+    t->tmpl_ro =
+        mb_fmt_leaf_template(t->hw->caps.format, MB_FRAME_SHIFT,
+                             mb_fmt_user_flags(t->hw->caps.format, 0), MB_AP_VID, t->hw->caps.kind);
 }
 
 void gt_pool(struct gt *t, uint64_t slab_bytes, unsigned slabs)
@@ -206,8 +206,7 @@ void gt_map(struct gt *t, struct mb_hw_stream *s, uint32_t first, uint32_t count
 {
     struct mb_hw_cmd cmd[4] = {
         {.kind = MB_HW_LEAVES,
-         .leaves = {
-             .view = &t->view, .first = first, .count = count, .pfns = pfns, .tmpl = tmpl}},
+         .leaves = {.view = &t->view, .first = first, .count = count, .pfns = pfns, .tmpl = tmpl}},
         {.kind = MB_HW_BARRIER},
         {.kind = MB_HW_INVALIDATE,
          .inval = {.va = mb__va_add(t->view.va, first * GT_FRAME), .bytes = count * GT_FRAME}},
@@ -252,14 +251,12 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         int (*run)(void);
-    } tests[] = {{"discover", gt_test_discover}, {"window", gt_test_window},
-                 {"random", gt_test_random},     {"streams", gt_test_streams},
-                 {"graph", gt_test_graph},       {"reset", gt_test_reset},
-                 {"fork", gt_test_fork},         {"broken", gt_test_broken},
-                 {"victim", gt_test_victim},     {"kill", gt_test_kill},
-                 {"refused", gt_test_refused},   {"sweep", gt_test_sweep},
-                 {"exit", gt_test_exit},         {"bench", gt_test_bench},
-                 {"ready", gt_test_ready}};
+    } tests[] = {
+        {"discover", gt_test_discover}, {"window", gt_test_window},   {"random", gt_test_random},
+        {"streams", gt_test_streams},   {"graph", gt_test_graph},     {"reset", gt_test_reset},
+        {"fork", gt_test_fork},         {"broken", gt_test_broken},   {"victim", gt_test_victim},
+        {"kill", gt_test_kill},         {"refused", gt_test_refused}, {"sweep", gt_test_sweep},
+        {"exit", gt_test_exit},         {"bench", gt_test_bench},     {"ready", gt_test_ready}};
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     (void)signal(SIGALRM, on_alarm);

@@ -133,8 +133,8 @@ int gt_test_broken(void)
     /* A map, and behind it a write that must not happen. */
     struct mb_hw_cmd cmd[4] = {
         {.kind = MB_HW_LEAVES,
-         .leaves = {.view = &t.view, .first = 70, .count = 1, .pfns = &t.pfn[70],
-                    .tmpl = t.tmpl_rw}},
+         .leaves =
+             {.view = &t.view, .first = 70, .count = 1, .pfns = &t.pfn[70], .tmpl = t.tmpl_rw}},
         {.kind = MB_HW_BARRIER},
         {.kind = MB_HW_INVALIDATE},
         {.kind = MB_HW_MEMBAR},
@@ -147,8 +147,7 @@ int gt_test_broken(void)
         a.host[0] = gt_slot_va(&t, 70);
         gt_poke(&t, s, a, 1, a);
         result = t.cu->stream_sync(s->native);
-        printf("stream ended with CUDA error %d after %.1f ms\n", result,
-               (gt_now_us() - t0) / 1e3);
+        printf("stream ended with CUDA error %d after %.1f ms\n", result, (gt_now_us() - t0) / 1e3);
         GT_CHECK(result != 0);
     }
     usleep(100000);

@@ -86,9 +86,9 @@ static void look_at(struct gt *t, struct lane *l, struct look *k, const uint32_t
         k->home_in.host[m] = f == NONE ? t->dev->control_va : t->home[f];
         k->value.host[m] = f == NONE ? POISON_WORD : v;
         k->want_seen[m] = k->value.host[m];
-        k->want_home[m] = f == NONE                             ? POISON_WORD
+        k->want_home[m] = f == NONE                         ? POISON_WORD
                           : written_through(l, slots, n, f) ? v | 1u << 23
-                                                                : v;
+                                                            : v;
         if (f != NONE && !l->ro[slots[i]]) {
             k->rw_slot.host[k->writable] = k->slot.host[m];
             k->rw_value.host[k->writable++] = v | 1u << 23;
@@ -136,8 +136,7 @@ static void change(struct gt *t, struct lane *l, struct mb_rng *rng, uint32_t at
     kinds[same ? 4 : few ? 2 : l->cur[at] == NONE ? 0 : 1]++;
     for (uint32_t i = 0; i < n; i++) {
         if (!same)
-            l->cur[at + i] = (int32_t)(l->first_frame +
-                                       mb__rng_below(rng, few ? few : l->frames));
+            l->cur[at + i] = (int32_t)(l->first_frame + mb__rng_below(rng, few ? few : l->frames));
         l->ro[at + i] = ro;
         pfns[i] = t->pfn[l->cur[at + i]];
     }
@@ -179,9 +178,9 @@ static void check_tables(struct gt *t, struct lane *lanes, unsigned count)
             struct mb_pte want = {0, 0};
 
             if (!none || !mb__pfn_eq(t->view.clear_pfn, MB_NO_PFN))
-                want = mb__cuda_expect(
-                    &t->dev->space, none || !l->ro[s],
-                    mb__phys_of_pfn(none ? t->view.clear_pfn : t->pfn[l->cur[s]]));
+                want =
+                    mb__cuda_expect(&t->dev->space, none || !l->ro[s],
+                                    mb__phys_of_pfn(none ? t->view.clear_pfn : t->pfn[l->cur[s]]));
             if (pte[l->first_slot + s].lo != want.lo || pte[l->first_slot + s].hi)
                 GT_FAIL("slot %u holds %016" PRIx64 ", must hold %016" PRIx64, l->first_slot + s,
                         pte[l->first_slot + s].lo, want.lo);
@@ -204,8 +203,8 @@ static void init_lane(struct gt *t, struct lane *l, unsigned i, unsigned lanes)
     for (uint32_t s = 0; s < l->slots; s++)
         l->cur[s] = NONE;
     for (unsigned d = 0; d < DEPTH; d++) {
-        struct gt_words *w[] = {&l->look[d].slot,    &l->look[d].home_in,  &l->look[d].value,
-                                &l->look[d].seen,    &l->look[d].rw_slot,  &l->look[d].rw_value,
+        struct gt_words *w[] = {&l->look[d].slot,    &l->look[d].home_in, &l->look[d].value,
+                                &l->look[d].seen,    &l->look[d].rw_slot, &l->look[d].rw_value,
                                 &l->look[d].home_out};
 
         for (unsigned j = 0; j < sizeof(w) / sizeof(w[0]); j++)
@@ -247,8 +246,7 @@ int gt_test_random(void)
            " alias %" PRIu64 " unmap %" PRIu64 " protect %" PRIu64 " looks %" PRIu64
            " tables checked %" PRIu64 " wrong %" PRIu64 " seconds %.2f\n",
            t.hw->caps.tables, ops, kinds[0], kinds[1], kinds[2], kinds[3], kinds[4], looks, tables,
-           wrong,
-           (gt_now_us() - t0) / 1e6);
+           wrong, (gt_now_us() - t0) / 1e6);
     for (unsigned i = 0; i < lanes; i++)
         gt_unmap(&t, lane[i].stream, lane[i].first_slot, lane[i].slots);
     gt_close(&t);

@@ -55,7 +55,10 @@ int gt_test_streams(void)
         struct mb_hw_cmd cmd[4] = {
             {.kind = MB_HW_WAIT, .fence = fa},
             {.kind = MB_HW_LEAVES,
-             .leaves = {.view = &t.view, .first = 100 + x, .count = 1, .pfns = &t.pfn[x],
+             .leaves = {.view = &t.view,
+                        .first = 100 + x,
+                        .count = 1,
+                        .pfns = &t.pfn[x],
                         .tmpl = t.tmpl_rw}},
             {.kind = MB_HW_BARRIER},
             {.kind = MB_HW_INVALIDATE},

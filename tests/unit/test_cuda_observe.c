@@ -63,7 +63,8 @@ static void note(const struct mb_cuda_loss *loss)
     losses++;
 }
 
-static const uint8_t uuid[NVRM_UUID_BYTES] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
+static const uint8_t uuid[NVRM_UUID_BYTES] = {1, 2,  3,  4,  5,  6,  7,  8,
+                                              9, 10, 11, 12, 13, 14, 15, 16};
 
 static void start(unsigned major)
 {

@@ -94,8 +94,7 @@ static void load(struct recording *r)
             r->space.memory_bytes = a;
         } else if (sscanf(line, "inst %" SCNx64 " %" SCNx64 " %" SCNx64, &a, &b, &c) == 3) {
             CHECK(r->insts < INSTS);
-            r->inst[r->insts++] =
-                (struct mb_cuda_inst){(uint32_t)a, (uint32_t)b, (uint32_t)c};
+            r->inst[r->insts++] = (struct mb_cuda_inst){(uint32_t)a, (uint32_t)b, (uint32_t)c};
         } else if (sscanf(line, "frame %" SCNu64 " %" SCNx64, &a, &b) == 2) {
             CHECK(a < MB_CUDA_LEAVES);
             r->phys[a] = b;

@@ -50,14 +50,14 @@ enum {
 
 /* The shared page: words that kernels, streams and helper channels see. Byte offsets. */
 enum {
-    MB_SHARED_REQUEST = 0,     /* inline: highest ticket asked for */
-    MB_SHARED_ANSWER = 4096,   /* inline: highest ticket answered */
-    MB_SHARED_STREAM = 65536,  /* isolated: per stream {announce, done}, 256 bytes apart */
+    MB_SHARED_REQUEST = 0,    /* inline: highest ticket asked for */
+    MB_SHARED_ANSWER = 4096,  /* inline: highest ticket answered */
+    MB_SHARED_STREAM = 65536, /* isolated: per stream {announce, done}, 256 bytes apart */
     MB_SHARED_STREAM_STEP = 256,
     MB_SHARED_STREAM_DONE = 128,
 };
 
-struct mb_cuda_queue; /* isolated.c: a helper channel with its staging ring */
+struct mb_cuda_queue;  /* isolated.c: a helper channel with its staging ring */
 struct mb_cuda_refill; /* refill.c */
 struct mb_cuda_worker; /* drivertab.c */
 
@@ -66,14 +66,14 @@ struct mb_cuda_worker; /* drivertab.c */
 struct mb_hw_stream {
     struct mb_hw_stream *next; /* all streams; dev->stream_lock */
     struct mb_cuda *dev;
-    cu_stream native; /* NULL: the legacy default stream; dev->stream_lock */
-    bool open;        /* dev->stream_lock */
-    unsigned index;   /* of the timeline and the shared words; constant */
-    _Atomic uint64_t *timeline; /* pinned; written by the device */
-    cu_ptr timeline_dev;        /* the same for the device */
-    pthread_mutex_t lock;       /* order of submissions on this stream */
-    uint64_t seq;               /* last value whose write was enqueued; lock */
-    uint64_t order;             /* isolated, driver: last number handed to the queue; lock */
+    cu_stream native;            /* NULL: the legacy default stream; dev->stream_lock */
+    bool open;                   /* dev->stream_lock */
+    unsigned index;              /* of the timeline and the shared words; constant */
+    _Atomic uint64_t *timeline;  /* pinned; written by the device */
+    cu_ptr timeline_dev;         /* the same for the device */
+    pthread_mutex_t lock;        /* order of submissions on this stream */
+    uint64_t seq;                /* last value whose write was enqueued; lock */
+    uint64_t order;              /* isolated, driver: last number handed to the queue; lock */
     struct mb_cuda_queue *queue; /* isolated: own helper channel, made at first use; lock */
 };
 
@@ -106,8 +106,9 @@ struct mb_cuda_window {
     struct mb_cuda_window *next; /* dev->table_lock */
     mb_va va;
     unsigned pieces;
-    uint64_t app_va; /* inline: where the tables are mapped in the application's space, 0 otherwise */
-    bool live;       /* entries may differ from the driver's; table_lock */
+    uint64_t
+        app_va; /* inline: where the tables are mapped in the application's space, 0 otherwise */
+    bool live;  /* entries may differ from the driver's; table_lock */
     struct mb_cuda_piece *piece;
     /* Per slot, in order of submission: is it cleared? Isolated only; table_lock. NULL otherwise. */
     uint8_t *cleared;
@@ -121,10 +122,10 @@ struct mb_cuda_list {
     struct mb_cuda_list *next;
     uint32_t *host;
     cu_ptr device;
-    uint32_t capacity;         /* frame numbers */
-    struct mb_hw_fence fence;  /* of the launch that reads it */
-    bool captured;             /* part of a graph: never reused */
-    bool taken;                /* being filled; table_lock */
+    uint32_t capacity;        /* frame numbers */
+    struct mb_hw_fence fence; /* of the launch that reads it */
+    bool captured;            /* part of a graph: never reused */
+    bool taken;               /* being filled; table_lock */
 };
 
 struct mb_cuda {
@@ -136,7 +137,7 @@ struct mb_cuda {
     int owner_pid;
     int driver_version; /* 13000: CUDA 13.0 */
     cu_device device;
-    cu_context ctx; /* primary, retained */
+    cu_context ctx;            /* primary, retained */
     unsigned long long ctx_id; /* of it: another number after a reset */
     uint8_t uuid[16];
     struct mb_cuda *registry_next; /* lifetime.c */
@@ -150,17 +151,18 @@ struct mb_cuda {
     /* Fatal state. Set once, first writer wins; text is valid when lost is not MB_OK. */
     _Atomic int lost; /* enum mb_err */
     char lost_text[256];
-    atomic_bool destroyed; /* the context was reset: its streams, modules and events are gone, mappings
+    atomic_bool
+        destroyed;    /* the context was reset: its streams, modules and events are gone, mappings
                               and handles are not */
-    atomic_bool gone;      /* the address space itself is being taken away: no more calls of libcuda */
-    bool closing;          /* close goes on although the device is lost */
+    atomic_bool gone; /* the address space itself is being taken away: no more calls of libcuda */
+    bool closing;     /* close goes on although the device is lost */
 
     /* Pinned words: error[2] of kernels, wrong words, timelines. Device writes, host reads. */
     struct mb_cuda_pinned {
         _Atomic uint64_t error[2]; /* program.h */
         _Atomic uint64_t wrong;    /* mb_verify */
         uint64_t pad[5];
-    } *pinned;
+    } * pinned;
     cu_ptr pinned_dev;
     _Atomic uint64_t *timelines;
     cu_ptr timelines_dev;
@@ -175,7 +177,7 @@ struct mb_cuda {
     struct mb_cuda_list *lists;
     uint64_t held_bytes, overhead_bytes, table_bytes;
     uint64_t limit_bytes; /* cap of held_bytes; constant */
-    uint8_t *owned;        /* per 2 MiB frame number: 1 ours; written under table_lock, read anywhere */
+    uint8_t *owned; /* per 2 MiB frame number: 1 ours; written under table_lock, read anywhere */
     uint64_t owned_frames; /* entries, and one more that is never set */
     cu_mem *frame_handle;  /* driver tables: handle per frame number (made up, not physical) */
 
@@ -185,25 +187,25 @@ struct mb_cuda {
     struct nvrm_phys *phys;
     struct mb_cuda_seen seen; /* what the observer found: constant after discovery */
     struct mb_cuda_space space;
-    uint64_t control_va;     /* reserved 512 MiB in the application's space: poison, shared page */
-    cu_mem poison, shared;   /* handles mapped in the first two slots of it */
+    uint64_t control_va;      /* reserved 512 MiB in the application's space: poison, shared page */
+    cu_mem poison, shared;    /* handles mapped in the first two slots of it */
     uint64_t control_phys[2]; /* their frames */
     nvrm_handle control_memory[2];
     struct nvrm_abi_uvm_attr attr; /* how libcuda maps device memory: for views of leaf tables */
     int uvm_fd;                    /* of libcuda */
     mb_pfn poison_pfn;
-    uint64_t control_table;  /* proved leaf table of control_va */
+    uint64_t control_table;     /* proved leaf table of control_va */
     struct nvrm_mem *shared_rm; /* the shared page as our client's object */
-    uint64_t list_va;        /* inline: 2 MiB of application VA that shows leaf tables */
-    unsigned list_used;      /* pages of it handed out; table_lock */
+    uint64_t list_va;           /* inline: 2 MiB of application VA that shows leaf tables */
+    unsigned list_used;         /* pages of it handed out; table_lock */
     struct mb_cuda_refill *refill;
     struct mb_cuda_worker *worker;
 
     _Atomic uint64_t batches, entries, invalidates;
     bool force;
-    uint32_t param_frames; /* inline: longest list that travels in launch parameters */
+    uint32_t param_frames;   /* inline: longest list that travels in launch parameters */
     _Atomic unsigned queues; /* isolated: helper channels of streams */
-    bool targeted; /* isolated: invalidate only the range that a batch names */
+    bool targeted;           /* isolated: invalidate only the range that a batch names */
 };
 
 struct mb_cuda_scope {
@@ -224,9 +226,8 @@ void mb__cuda_leave(struct mb_cuda *dev, struct mb_cuda_scope *scope);
 enum mb_err mb__cuda_enter_relaxed(struct mb_cuda *dev, struct mb_cuda_scope *scope);
 void mb__cuda_leave_relaxed(struct mb_cuda *dev, struct mb_cuda_scope *scope);
 /* Marks the device lost (first text wins) and returns err. */
-__attribute__((format(printf, 3, 4))) enum mb_err mb__cuda_lose(struct mb_cuda *dev,
-                                                                enum mb_err err,
-                                                                const char *format, ...);
+__attribute__((format(printf, 3, 4))) enum mb_err
+mb__cuda_lose(struct mb_cuda *dev, enum mb_err err, const char *format, ...);
 /* As mb__cuda_check(), and marks the device lost when the result ends the context. */
 enum mb_err mb__cuda_result(struct mb_cuda *dev, cu_result result, const char *what);
 /* Is the context still the one that was opened? Marks the device lost if it was reset. */

@@ -71,14 +71,13 @@ static enum mb_err anchor_phys(struct mb_cuda *dev, const struct mb_cuda_map_eve
 {
     struct nvrm_owner owner = {.ctl_fd = event->ctl_fd, .client = event->client};
     struct nvrm_surface surface;
-    enum mb_err err =
-        mb__nvrm_surface(dev->rm, owner, event->memory, event->offset, &surface);
+    enum mb_err err = mb__nvrm_surface(dev->rm, owner, event->memory, event->offset, &surface);
 
     if (err)
         return err;
     if (!surface.in_vidmem || surface.compressed || event->bytes != MB_FRAME_BYTES)
         return mb__fail(MB_ERR_NOT_SUPPORTED, "the driver gave memory that is %s",
-                        surface.compressed   ? "compressed"
+                        surface.compressed  ? "compressed"
                         : surface.in_vidmem ? "not mapped as a whole"
                                             : "not video memory");
     *phys = surface.phys;
@@ -86,8 +85,7 @@ static enum mb_err anchor_phys(struct mb_cuda *dev, const struct mb_cuda_map_eve
 }
 
 /* Words 128 and 129 of one channel's instance block. */
-static enum mb_err read_instance(struct mb_cuda *dev, nvrm_handle channel,
-                                 struct mb_cuda_inst *out)
+static enum mb_err read_instance(struct mb_cuda *dev, nvrm_handle channel, struct mb_cuda_inst *out)
 {
     struct nvrm_owner owner = {.ctl_fd = dev->seen.ctl_fd, .client = dev->seen.client};
     struct nvrm_instance instance;
@@ -106,8 +104,7 @@ static enum mb_err read_instance(struct mb_cuda *dev, nvrm_handle channel,
     if (err)
         return err;
     words = map.addr;
-    *out = (struct mb_cuda_inst){
-        .channel = channel, .word128 = words[128], .word129 = words[129]};
+    *out = (struct mb_cuda_inst){.channel = channel, .word128 = words[128], .word129 = words[129]};
     mb__nvrm_cpu_unmap(dev->rm, &map);
     return MB_OK;
 }
@@ -187,8 +184,9 @@ enum mb_err mb__cuda_discover(struct mb_cuda *dev)
     if (!err && dev->seen.mps)
         err = mb__fail(MB_ERR_NOT_SUPPORTED, "the process is a client of MPS");
     if (!err && event[0].client != dev->seen.client)
-        err = mb__fail(MB_ERR_PROOF, "libcuda mapped memory as client 0x%x, but registered the "
-                                     "address space as client 0x%x",
+        err = mb__fail(MB_ERR_PROOF,
+                       "libcuda mapped memory as client 0x%x, but registered the "
+                       "address space as client 0x%x",
                        event[0].client, dev->seen.client);
     if (!err)
         err = mb__nvrm_phys_create(dev->rm, &dev->phys);

@@ -38,8 +38,10 @@ static void open_once(void)
     *(void **)(&table.member) = dlsym(table.handle, symbol);                                       \
     if (!table.member && !open_result) {                                                           \
         open_result = MB_ERR_NOT_SUPPORTED;                                                        \
-        snprintf(open_text, sizeof(open_text), "libcuda has no %s; MoonBright needs CUDA 12.0 "    \
-                                               "or later", symbol);                                \
+        snprintf(open_text, sizeof(open_text),                                                     \
+                 "libcuda has no %s; MoonBright needs CUDA 12.0 "                                  \
+                 "or later",                                                                       \
+                 symbol);                                                                          \
     }
     MB_CUDA_DRIVER_LIST(MB_CUDA_DRIVER_RESOLVE)
 #undef MB_CUDA_DRIVER_RESOLVE

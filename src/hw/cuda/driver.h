@@ -137,7 +137,7 @@ _Static_assert(sizeof(struct cu_mem_op) == 48, "size of the driver's union");
     X(stream_ops, "cuStreamBatchMemOp_v2",                                                         \
       (cu_stream stream, unsigned count, struct cu_mem_op *ops, unsigned flags))                   \
     X(capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                              \
-    X(mem_info, "cuMemGetInfo_v2", (size_t * free, size_t *total))                                 \
+    X(mem_info, "cuMemGetInfo_v2", (size_t * free, size_t * total))                                \
     X(mem_alloc, "cuMemAlloc_v2", (cu_ptr * ptr, size_t bytes))                                    \
     X(mem_free, "cuMemFree_v2", (cu_ptr ptr))                                                      \
     X(host_alloc, "cuMemHostAlloc", (void **ptr, size_t bytes, unsigned flags))                    \

@@ -101,10 +101,9 @@ static enum mb_err map_changed(struct mb_cuda *dev, const struct change *c)
         w->prot[slot] = (uint8_t)c->access;
         if (w->mapped[slot])
             continue;
-        err = mb__cuda_result(dev,
-                              dev->cu->mem_map(w->va.addr + slot * MB_FRAME_BYTES, MB_FRAME_BYTES,
-                                               0, handle, 0),
-                              "mapping");
+        err = mb__cuda_result(
+            dev, dev->cu->mem_map(w->va.addr + slot * MB_FRAME_BYTES, MB_FRAME_BYTES, 0, handle, 0),
+            "mapping");
         if (!err) {
             w->mapped[slot] = handle;
             w->shown[slot] = c->pfns[i];
@@ -132,8 +131,7 @@ static enum mb_err execute(struct mb_cuda *dev, const struct batch *b)
 
 static bool ready(struct mb_cuda *dev, const struct batch *b)
 {
-    if (atomic_load_explicit(&b->stream->timeline[WORD_ANNOUNCE], memory_order_acquire) <
-        b->number)
+    if (atomic_load_explicit(&b->stream->timeline[WORD_ANNOUNCE], memory_order_acquire) < b->number)
         return false;
     for (unsigned i = 0; i < b->wait_count; i++) {
         if (!mb__cuda_fence_done(&dev->base, b->waits[i]))
@@ -300,11 +298,11 @@ static enum mb_err new_batch(struct mb_cuda *dev, struct mb_hw_stream *stream,
             b->waits[b->wait_count++] = cmds[i].fence;
         if (cmds[i].kind != MB_HW_LEAVES)
             continue;
-        *c = (struct change){
-            .window = (struct mb_cuda_window *)(uintptr_t)cmds[i].leaves.view->cookie,
-            .first = cmds[i].leaves.first,
-            .count = cmds[i].leaves.count,
-            .access = access_of(dev, cmds[i].leaves.tmpl)};
+        *c = (struct change){.window =
+                                 (struct mb_cuda_window *)(uintptr_t)cmds[i].leaves.view->cookie,
+                             .first = cmds[i].leaves.first,
+                             .count = cmds[i].leaves.count,
+                             .access = access_of(dev, cmds[i].leaves.tmpl)};
         if (cmds[i].leaves.pfns) {
             c->pfns = pfns;
             memcpy(pfns, cmds[i].leaves.pfns, sizeof(*pfns) * c->count);

@@ -131,8 +131,7 @@ static enum mb_err replace(const struct image *image, uintptr_t word, uintptr_t 
     uintptr_t page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
     void *page = (void *)(word & ~(page_bytes - 1));
     /* The last, partial page of the region stays writable: the linker rounds its end down. */
-    bool protected =
-        word >= image->relro_start && word < (image->relro_end & ~(page_bytes - 1));
+    bool protected = word >= image->relro_start && word < (image->relro_end & ~(page_bytes - 1));
 
     if (__atomic_load_n((uintptr_t *)word, __ATOMIC_RELAXED) == replacement)
         return MB_OK;

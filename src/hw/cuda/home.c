@@ -162,8 +162,7 @@ __attribute__((optimize("O3"))) bool mb__cuda_owns(const struct mb_cuda *dev, co
 
 static mb_pfn slab_pfn(const struct mb_cuda_slab *slab, uint32_t i)
 {
-    return slab->pfns ? slab->pfns[i]
-                      : (mb_pfn){slab->first.n + i * (uint32_t)MB_FRAME_PFNS};
+    return slab->pfns ? slab->pfns[i] : (mb_pfn){slab->first.n + i * (uint32_t)MB_FRAME_PFNS};
 }
 
 /* table_lock held */
@@ -235,10 +234,10 @@ static enum mb_err take_frames(struct mb_cuda *dev, struct mb_cuda_slab *slab,
 {
     bool consecutive = true;
 
-    if (event->base > slab->home.addr ||
-        event->base + event->bytes < slab->home.addr + slab->bytes)
-        return mb__fail(MB_ERR_PROOF, "libcuda mapped a handle of %" PRIu64
-                                      " bytes in pieces; only whole handles are understood",
+    if (event->base > slab->home.addr || event->base + event->bytes < slab->home.addr + slab->bytes)
+        return mb__fail(MB_ERR_PROOF,
+                        "libcuda mapped a handle of %" PRIu64
+                        " bytes in pieces; only whole handles are understood",
                         slab->bytes);
     for (uint32_t i = 0; i < slab->frames; i++) {
         bool follows = i && phys[i] == phys[i - 1] + MB_FRAME_BYTES;

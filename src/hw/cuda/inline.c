@@ -33,11 +33,11 @@ struct builder {
     struct mb_cuda *dev;
     struct mb_hw_stream *stream;
     bool capturing;
-    uint32_t frames;            /* in the whole batch */
-    struct mb_cuda_list *list;  /* pinned, when they do not fit into parameters */
-    uint32_t used;              /* frame numbers of the launch being gathered (of the batch: list) */
-    struct mb_cuda_span span;   /* of the whole batch */
-    uint64_t seq;               /* value for the timeline; 0: none */
+    uint32_t frames;           /* in the whole batch */
+    struct mb_cuda_list *list; /* pinned, when they do not fit into parameters */
+    uint32_t used;             /* frame numbers of the launch being gathered (of the batch: list) */
+    struct mb_cuda_span span;  /* of the whole batch */
+    uint64_t seq;              /* value for the timeline; 0: none */
     unsigned launches;
     struct program p;
 };
@@ -199,8 +199,8 @@ static enum mb_err flush(struct builder *b)
     return h->segments || h->flags ? launch(b, false) : MB_OK;
 }
 
-__attribute__((optimize("O3"))) static void shorten(uint16_t *restrict to, const mb_pfn *restrict pfns,
-                                                    uint32_t count, uint32_t base)
+__attribute__((optimize("O3"))) static void
+shorten(uint16_t *restrict to, const mb_pfn *restrict pfns, uint32_t count, uint32_t base)
 {
     for (uint32_t i = 0; i < count; i++)
         to[i] = (uint16_t)((pfns[i].n - base) >> (MB_FRAME_SHIFT - MB_PFN_SHIFT));
@@ -242,8 +242,7 @@ static enum mb_err add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
             seg->at = b->used;
             b->used += n;
         } else {
-            seg->tmpl =
-                mb__cuda_expect(&b->dev->space, true, mb__phys_of_pfn(view->clear_pfn)).lo;
+            seg->tmpl = mb__cuda_expect(&b->dev->space, true, mb__phys_of_pfn(view->clear_pfn)).lo;
             seg->at = MB_POP_SAME;
         }
         at += n;

@@ -48,11 +48,11 @@ struct builder {
     struct mb_cuda_queue *queue;
     struct nvrm_push push;
     struct staging *staging;
-    uint64_t used;   /* bytes of the staging buffer */
+    uint64_t used; /* bytes of the staging buffer */
     bool announce;
-    bool membar;     /* the batch has a MEMBAR */
-    bool dirty;      /* copies since the last flush */
-    bool waited;     /* a wait was put on the stream */
+    bool membar; /* the batch has a MEMBAR */
+    bool dirty;  /* copies since the last flush */
+    bool waited; /* a wait was put on the stream */
     unsigned copies;
 };
 
@@ -214,8 +214,8 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
         pthread_mutex_unlock(&b->dev->table_lock);
     }
     if (count * 32ull + copies * NVRM_WORDS_COPY > MAX_WORDS)
-        return mb__fail(MB_ERR_LIMIT, "a batch of %u commands and %" PRIu64
-                                      " copies: split it", count, copies);
+        return mb__fail(MB_ERR_LIMIT, "a batch of %u commands and %" PRIu64 " copies: split it",
+                        count, copies);
     b->announce = b->announce || !writes;
     return MB_OK;
 }
@@ -232,9 +232,9 @@ static void flush(struct builder *b)
 }
 
 /* Plain stores to write-combined memory, in order: the doorbell comes behind a fence. */
-__attribute__((optimize("O3"))) static void
-write_slots(uint64_t *restrict to, const mb_pfn *restrict pfns, uint32_t count, uint64_t tmpl,
-            unsigned shift)
+__attribute__((optimize("O3"))) static void write_slots(uint64_t *restrict to,
+                                                        const mb_pfn *restrict pfns, uint32_t count,
+                                                        uint64_t tmpl, unsigned shift)
 {
     for (uint32_t i = 0; i < count; i++) {
         to[2 * i] = pfns ? tmpl | (uint64_t)pfns[i].n << shift : tmpl;
@@ -255,8 +255,7 @@ static void stage(struct builder *b, const struct mb_hw_cmd *cmd)
 
 static void add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
 {
-    struct mb_cuda_window *w =
-        (struct mb_cuda_window *)(uintptr_t)cmd->leaves.view->cookie;
+    struct mb_cuda_window *w = (struct mb_cuda_window *)(uintptr_t)cmd->leaves.view->cookie;
     uint32_t slot = cmd->leaves.first, left = cmd->leaves.count;
     uint64_t src = b->staging->mem->va + b->used;
 

@@ -23,15 +23,15 @@ static uint32_t ask(struct nvrm_client *rm, const struct mb_cuda_map_event *even
 {
     struct handle_info info = {.object = object, .index = index};
 
-    if (mb__nvrm_control_on(rm, event->ctl_fd, event->client, event->client, CMD_HANDLE_INFO,
-                            &info, sizeof(info)))
+    if (mb__nvrm_control_on(rm, event->ctl_fd, event->client, event->client, CMD_HANDLE_INFO, &info,
+                            sizeof(info)))
         return 0;
     return (uint32_t)info.result;
 }
 
 /* Is `object` below `ancestor`? Parents outside the window end the search. */
-static bool below(nvrm_handle first, const nvrm_handle *parents, unsigned count,
-                  nvrm_handle object, nvrm_handle ancestor)
+static bool below(nvrm_handle first, const nvrm_handle *parents, unsigned count, nvrm_handle object,
+                  nvrm_handle ancestor)
 {
     for (unsigned depth = 0; depth < 8; depth++) {
         if (object == ancestor)
@@ -62,7 +62,9 @@ enum mb_err mb__cuda_pick_late(nvrm_handle first, const uint32_t *classes,
         return mb__fail(MB_ERR_NOT_SUPPORTED,
                         "libcuda was initialised before MoonBright, and its %s could not be found "
                         "afterwards; load MoonBright before the first CUDA call",
-                        !seen.device ? "device" : !seen.subdevice ? "subdevice" : "channels");
+                        !seen.device      ? "device"
+                        : !seen.subdevice ? "subdevice"
+                                          : "channels");
     *out = seen;
     return MB_OK;
 }

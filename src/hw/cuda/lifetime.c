@@ -185,7 +185,7 @@ static void on_signal(int number)
 
 static void take_signals(void)
 {
-    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP,  SIGQUIT, SIGABRT,
+    static const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGABRT,
                                   SIGSEGV, SIGBUS, SIGILL, SIGFPE};
 
     for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {

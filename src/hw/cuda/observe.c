@@ -37,7 +37,7 @@ static struct seen_object objects[MAX_OBJECTS];
 static unsigned object_count;
 static bool mps_seen;
 static int owner_pid;
-static const struct nvrm_series *series; /* NULL: nothing is decoded */
+static const struct nvrm_series *series;           /* NULL: nothing is decoded */
 static _Atomic(unsigned char) fd_kinds[MAX_FILES]; /* enum nvrm_fd_kind + 1, 0 unknown */
 static _Atomic(mb_cuda_guard) guard_fn;
 static int (*next_ioctl)(int, unsigned long, ...);
@@ -365,8 +365,9 @@ enum mb_err mb__cuda_observed(const uint8_t uuid[NVRM_UUID_BYTES], struct mb_cud
     }
     pthread_mutex_unlock(&lock);
     if (!gpu)
-        return mb__fail(MB_ERR_NOT_FOUND, "libcuda's registration of this GPU with the kernel driver "
-                                          "was not seen: it was initialised before MoonBright");
+        return mb__fail(MB_ERR_NOT_FOUND,
+                        "libcuda's registration of this GPU with the kernel driver "
+                        "was not seen: it was initialised before MoonBright");
     return MB_OK;
 }
 

@@ -24,8 +24,8 @@ enum { MB_SEEN_CHANNELS = 128, MB_SEEN_GPUS = 16 };
 /* What is known about one GPU's address space in libcuda. */
 struct mb_cuda_seen {
     uint8_t uuid[NVRM_UUID_BYTES];
-    int uvm_fd; /* libcuda's file of the UVM driver */
-    int ctl_fd; /* libcuda's control file, as given to UVM */
+    int uvm_fd;                                     /* libcuda's file of the UVM driver */
+    int ctl_fd;                                     /* libcuda's control file, as given to UVM */
     nvrm_handle client, vaspace, device, subdevice; /* of libcuda; 0: not seen */
     unsigned channels;
     nvrm_handle channel[MB_SEEN_CHANNELS];
@@ -79,7 +79,8 @@ void mb__cuda_own_begin(struct mb_cuda_own_calls *own, struct mb_cuda_map_event 
 void mb__cuda_own_end(struct mb_cuda_own_calls *own);
 
 /* The decoders behind the hooks, for tests: what the hook does before and after passing a call on. */
-void mb__cuda_observe_before(enum nvrm_fd_kind kind, int fd, unsigned long request, const void *arg);
+void mb__cuda_observe_before(enum nvrm_fd_kind kind, int fd, unsigned long request,
+                             const void *arg);
 void mb__cuda_observe_after(enum nvrm_fd_kind kind, int fd, unsigned long request, const void *arg);
 /* Forgets everything and reads calls as of `series`. */
 void mb__cuda_observe_reset(const struct nvrm_series *series, mb_cuda_guard guard);

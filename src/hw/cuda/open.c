@@ -155,13 +155,11 @@ static enum mb_err load_kernels(struct mb_cuda *dev)
     struct {
         cu_function *to;
         const char *name;
-    } list[] = {{&dev->pop_s, "mb_pop_s"},       {&dev->pop_m, "mb_pop_m"},
-                {&dev->pop_l, "mb_pop_l"},       {&dev->pop_xl, "mb_pop_xl"},
-                {&dev->pop_ring, "mb_pop_ring"},
-                {&dev->await, "mb_await"},
-                {&dev->trap, "mb_trap"},         {&dev->nop, "mb_nop"},
-                {&dev->fill, "mb_fill"},         {&dev->verify, "mb_verify"},
-                {&dev->copy, "mb_copy"}};
+    } list[] = {
+        {&dev->pop_s, "mb_pop_s"},   {&dev->pop_m, "mb_pop_m"},       {&dev->pop_l, "mb_pop_l"},
+        {&dev->pop_xl, "mb_pop_xl"}, {&dev->pop_ring, "mb_pop_ring"}, {&dev->await, "mb_await"},
+        {&dev->trap, "mb_trap"},     {&dev->nop, "mb_nop"},           {&dev->fill, "mb_fill"},
+        {&dev->verify, "mb_verify"}, {&dev->copy, "mb_copy"}};
     enum mb_err err;
 
     if (!mb__cuda_fatbin_size)
@@ -170,9 +168,8 @@ static enum mb_err load_kernels(struct mb_cuda *dev)
     err = mb__cuda_check(dev->cu, dev->cu->module_load(&dev->module, mb__cuda_fatbin),
                          "loading MoonBright's kernels");
     for (unsigned i = 0; !err && i < sizeof(list) / sizeof(list[0]); i++)
-        err = mb__cuda_check(dev->cu,
-                             dev->cu->module_function(list[i].to, dev->module, list[i].name),
-                             list[i].name);
+        err = mb__cuda_check(
+            dev->cu, dev->cu->module_function(list[i].to, dev->module, list[i].name), list[i].name);
     return err;
 }
 
@@ -195,14 +192,14 @@ static enum mb_err open_context(struct mb_cuda *dev)
     if (!err)
         err = mb__cuda_check(cu, cu->device_uuid(&uuid, dev->device), "cuDeviceGetUuid");
     if (!err)
-        err = mb__cuda_check(cu, cu->primary_retain(&dev->ctx, dev->device),
-                             "the primary context");
+        err = mb__cuda_check(cu, cu->primary_retain(&dev->ctx, dev->device), "the primary context");
     if (err)
         return err;
     memcpy(dev->uuid, uuid.bytes, sizeof(dev->uuid));
     err = mb__cuda_check(cu, cu->ctx_push(dev->ctx), "the primary context");
     if (!err)
-        err = mb__cuda_check(cu, cu->ctx_id(dev->ctx, &dev->ctx_id), "the primary context's number");
+        err =
+            mb__cuda_check(cu, cu->ctx_id(dev->ctx, &dev->ctx_id), "the primary context's number");
     if (err) {
         (void)cu->primary_release(dev->device);
         dev->ctx = NULL;
@@ -493,8 +490,8 @@ static void close_device(struct mb_hw_dev *hw)
         mb__log(MB_LOG_WARN, "cuda", "closing: %s", mb_error_detail());
     mb__cuda_worker_stop(dev);
     mb__cuda_unregister(dev);
-    live = (!atomic_load(&dev->lost) || enter_successor(dev)) &&
-           dev->cu->ctx_push(dev->ctx) == CU_OK;
+    live =
+        (!atomic_load(&dev->lost) || enter_successor(dev)) && dev->cu->ctx_push(dev->ctx) == CU_OK;
     if (live)
         close_live(dev);
     else

@@ -29,9 +29,10 @@ enum mb_err mb__cuda_agree_pdb(const struct mb_cuda_inst *inst, unsigned count,
         uint64_t base = (uint64_t)inst[i].word129 << 32 | (inst[i].word128 & ~(uint32_t)(PAGE - 1));
 
         if (inst[i].word128 & TARGET_MASK)
-            return mb__fail(MB_ERR_NOT_SUPPORTED,
-                            "channel 0x%x keeps its page directory outside video memory (target %u)",
-                            inst[i].channel, inst[i].word128 & TARGET_MASK);
+            return mb__fail(
+                MB_ERR_NOT_SUPPORTED,
+                "channel 0x%x keeps its page directory outside video memory (target %u)",
+                inst[i].channel, inst[i].word128 & TARGET_MASK);
         if (!base || base >= memory_bytes)
             return mb__fail(MB_ERR_PROOF,
                             "channel 0x%x names page directory 0x%" PRIx64

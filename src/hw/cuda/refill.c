@@ -41,10 +41,10 @@ struct mb_cuda_refill {
     struct mb_cuda *dev;
     struct nvrm_channel *queue;
     struct nvrm_channel *rescue;
-    uint32_t *words;      /* one chunk, encoded */
+    uint32_t *words;         /* one chunk, encoded */
     uint64_t ticket[CHUNKS]; /* of outstanding chunks, a ring */
-    unsigned head, tail;  /* chunks submitted and used up; thread */
-    uint64_t prepared;    /* number of the last prepared invalidate; thread */
+    unsigned head, tail;     /* chunks submitted and used up; thread */
+    uint64_t prepared;       /* number of the last prepared invalidate; thread */
     atomic_flag rescue_busy;
     pthread_t thread;
     pthread_mutex_t lock; /* of stop and wake */
@@ -58,10 +58,8 @@ struct mb_cuda_refill {
 
 static void encode_one(const struct mb_cuda *dev, struct nvrm_push *push, uint64_t n)
 {
-    struct nvrm_invalidate inval = {.pdb = dev->space.pdb,
-                                    .aperture = NVRM_PDB_VIDMEM,
-                                    .ack = true,
-                                    .membar = NVRM_MEMBAR_GPU};
+    struct nvrm_invalidate inval = {
+        .pdb = dev->space.pdb, .aperture = NVRM_PDB_VIDMEM, .ack = true, .membar = NVRM_MEMBAR_GPU};
 
     /* The channel has its engine to itself, so it may hold it while it waits: 2.5 us sooner. */
     mb__nvrm_push_acquire32_hold(push, dev->shared_rm->va + MB_SHARED_ANSWER, (uint32_t)(n - 1));
@@ -115,10 +113,8 @@ bool mb__cuda_rescue_invalidate(struct mb_cuda *dev, unsigned timeout_us)
 {
     struct mb_cuda_refill *r = dev->refill;
     uint32_t words[NVRM_WORDS_INVALIDATE];
-    struct nvrm_invalidate inval = {.pdb = dev->space.pdb,
-                                    .aperture = NVRM_PDB_VIDMEM,
-                                    .ack = true,
-                                    .membar = NVRM_MEMBAR_GPU};
+    struct nvrm_invalidate inval = {
+        .pdb = dev->space.pdb, .aperture = NVRM_PDB_VIDMEM, .ack = true, .membar = NVRM_MEMBAR_GPU};
     uint64_t ticket, start = mb__now_ns();
     struct nvrm_push push;
     bool ok;
@@ -293,6 +289,8 @@ enum mb_err mb__cuda_refill_start(struct mb_cuda *dev)
     }
     if (!err)
         err = start_thread(r);
+    /* Each channel's ring lies in a frame of its own. */
+    dev->overhead_bytes += (r->queue ? 2 : 1) * MB_FRAME_BYTES;
     if (err)
         mb__cuda_refill_stop(dev);
     return err;

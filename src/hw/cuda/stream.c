@@ -75,8 +75,9 @@ enum mb_err mb__cuda_enter(struct mb_cuda *dev, struct mb_cuda_scope *scope)
 
     scope->pushed = false;
     if (mb__cuda_forked())
-        return mb__fail(MB_ERR_FORKED, "this process is a fork of process %d, which owns the device; "
-                                       "open it again after exec",
+        return mb__fail(MB_ERR_FORKED,
+                        "this process is a fork of process %d, which owns the device; "
+                        "open it again after exec",
                         dev->owner_pid);
     if (atomic_load_explicit(&dev->lost, memory_order_acquire) && !dev->closing)
         return mb__fail(MB_ERR_DEVICE_LOST, "%s", dev->lost_text);
@@ -223,8 +224,8 @@ static enum mb_err new_stream(struct mb_cuda *dev, struct mb_hw_stream **out)
         return mb__fail(MB_ERR_HOST_MEMORY, "no memory for a stream's record");
     s->dev = dev;
     s->index = dev->stream_count++;
-    s->timeline = (_Atomic uint64_t *)((char *)dev->timelines +
-                                       (size_t)s->index * MB_CUDA_WORD_BYTES);
+    s->timeline =
+        (_Atomic uint64_t *)((char *)dev->timelines + (size_t)s->index * MB_CUDA_WORD_BYTES);
     s->timeline_dev = dev->timelines_dev + (uint64_t)s->index * MB_CUDA_WORD_BYTES;
     pthread_mutex_init(&s->lock, NULL);
     s->next = dev->streams;
@@ -269,8 +270,7 @@ enum mb_err mb__cuda_stream_open(struct mb_hw_dev *hw, mb_stream native, struct 
 static enum mb_err write_next(struct mb_cuda *dev, struct mb_hw_stream *s)
 {
     enum mb_err err = mb__cuda_result(
-        dev, dev->cu->stream_write64(s->native, s->timeline_dev, s->seq + 1, 0),
-        "writing a fence");
+        dev, dev->cu->stream_write64(s->native, s->timeline_dev, s->seq + 1, 0), "writing a fence");
 
     if (!err)
         s->seq++;
@@ -350,10 +350,10 @@ static enum mb_err ensure_written(struct mb_cuda *dev, struct mb_hw_fence fence)
 enum mb_err mb__cuda_enqueue_wait(struct mb_cuda *dev, struct mb_hw_stream *stream,
                                   struct mb_hw_fence fence)
 {
-    return mb__cuda_result(dev,
-                           dev->cu->stream_wait64(stream->native, fence.stream->timeline_dev,
-                                                  fence.seq, CU_WAIT_GEQ),
-                           "waiting for a fence on a stream");
+    return mb__cuda_result(
+        dev,
+        dev->cu->stream_wait64(stream->native, fence.stream->timeline_dev, fence.seq, CU_WAIT_GEQ),
+        "waiting for a fence on a stream");
 }
 
 enum mb_err mb__cuda_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stream *stream,

@@ -127,8 +127,7 @@ static enum mb_err prime(struct mb_cuda *dev, uint64_t va, const struct mb_cuda_
 
     mb__cuda_own_begin(&own, NULL);
     while (!err && done < MB_CUDA_PIECE_BYTES) {
-        err = mb__cuda_result(dev,
-                              dev->cu->mem_map(va + done, donor->bytes, 0, donor->handle, 0),
+        err = mb__cuda_result(dev, dev->cu->mem_map(va + done, donor->bytes, 0, donor->handle, 0),
                               "priming a window");
         done += err ? 0 : donor->bytes;
     }
@@ -179,8 +178,9 @@ static enum mb_err prove_piece(struct mb_cuda *dev, uint64_t va, struct mb_cuda_
     bool known = table_known(dev, piece->table_phys);
     pthread_mutex_unlock(&dev->table_lock);
     if (known)
-        return mb__fail(MB_ERR_PROOF, "leaf table 0x%" PRIx64 " of va 0x%" PRIx64
-                                      " is already known as another table",
+        return mb__fail(MB_ERR_PROOF,
+                        "leaf table 0x%" PRIx64 " of va 0x%" PRIx64
+                        " is already known as another table",
                         piece->table_phys, va);
     for (uint32_t i = 0; i < MB_CUDA_LEAVES; i++)
         piece->entry[i] = mb__cuda_expect(&dev->space, true, phys[i]).lo;
@@ -212,8 +212,8 @@ static enum mb_err make_piece(struct mb_cuda *dev, uint64_t va, struct mb_cuda_p
     }
     err = prove_piece(dev, va, piece);
     if (!err)
-        err = mb__nvrm_phys_view_cpu(dev->phys, piece->table_phys, NVRM_CPU_READ_WRITE,
-                                     &piece->view);
+        err =
+            mb__nvrm_phys_view_cpu(dev->phys, piece->table_phys, NVRM_CPU_READ_WRITE, &piece->view);
     if (!err && dev->tables == MB_CUDA_ISOLATED)
         err = mb__nvrm_phys_view_gpu(dev->phys, dev->vas, piece->table_phys, false,
                                      &piece->control_va);
@@ -249,8 +249,7 @@ static unsigned write_piece(const struct mb_cuda_piece *piece, const uint64_t wa
 
 static void poison_want(const struct mb_cuda *dev, uint64_t want[MB_CUDA_LEAVES])
 {
-    uint64_t lo =
-        mb__cuda_expect(&dev->space, true, mb__phys_of_pfn(dev->poison_pfn)).lo;
+    uint64_t lo = mb__cuda_expect(&dev->space, true, mb__phys_of_pfn(dev->poison_pfn)).lo;
 
     for (unsigned i = 0; i < MB_CUDA_LEAVES; i++)
         want[i] = lo;
@@ -326,8 +325,7 @@ static enum mb_err take_list_pages(struct mb_cuda *dev, unsigned pages, uint64_t
         pthread_mutex_unlock(&dev->table_lock);
         if (taken)
             return MB_OK;
-        err = mb__cuda_result(dev,
-                              dev->cu->reserve(&fresh, MB_FRAME_BYTES, MB_FRAME_BYTES, 0, 0),
+        err = mb__cuda_result(dev, dev->cu->reserve(&fresh, MB_FRAME_BYTES, MB_FRAME_BYTES, 0, 0),
                               "reserving addresses for tables");
         if (err)
             return err;
@@ -510,8 +508,8 @@ static enum mb_err check_template(const struct mb_cuda *dev, uint64_t tmpl)
 {
     struct mb_pte pte = {.lo = tmpl, .hi = 0};
     struct mb_leaf leaf;
-    uint32_t allowed = MB_LEAF_VALID | MB_LEAF_READ_ONLY | MB_LEAF_NO_ATOMICS |
-                       MB_LEAF_NO_ACCESS_COUNT;
+    uint32_t allowed =
+        MB_LEAF_VALID | MB_LEAF_READ_ONLY | MB_LEAF_NO_ATOMICS | MB_LEAF_NO_ACCESS_COUNT;
 
     if (!mb_fmt_decode_leaf(dev->space.fmt, MB_FRAME_SHIFT, pte, &leaf) ||
         !(leaf.flags & MB_LEAF_VALID) || leaf.flags & ~allowed || leaf.aperture != MB_AP_VID ||
@@ -530,9 +528,8 @@ enum mb_err mb__cuda_check_leaves(struct mb_cuda *dev, const struct mb_hw_cmd *c
     enum mb_err err = MB_OK;
 
     if (!w || cmd->leaves.first > slots || cmd->leaves.count > slots - cmd->leaves.first)
-        return mb__fail(MB_ERR_INVALID,
-                        "slots %u..%" PRIu64 " of a window that has %" PRIu64, cmd->leaves.first,
-                        (uint64_t)cmd->leaves.first + cmd->leaves.count, slots);
+        return mb__fail(MB_ERR_INVALID, "slots %u..%" PRIu64 " of a window that has %" PRIu64,
+                        cmd->leaves.first, (uint64_t)cmd->leaves.first + cmd->leaves.count, slots);
     if (cmd->leaves.pfns) {
         if (!mb__cuda_owns(dev, cmd->leaves.pfns, cmd->leaves.count, span))
             return mb__fail(MB_ERR_CORRUPT, "a frame of the batch is not owned by this device: "
@@ -555,8 +552,7 @@ enum mb_err mb__cuda_read_slots(struct mb_hw_dev *hw, const struct mb_hw_view *v
 
     if (mb__cuda_forked())
         return mb__fail(MB_ERR_FORKED, "a fork cannot use its parent's device");
-    if (first > view->bytes >> MB_FRAME_SHIFT ||
-        count > (view->bytes >> MB_FRAME_SHIFT) - first)
+    if (first > view->bytes >> MB_FRAME_SHIFT || count > (view->bytes >> MB_FRAME_SHIFT) - first)
         return mb__fail(MB_ERR_INVALID, "slots %u..%u are outside the window", first,
                         first + count);
     if (dev->tables == MB_CUDA_DRIVER)

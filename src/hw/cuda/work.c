@@ -32,10 +32,10 @@ static enum mb_err launch(struct mb_cuda *dev, cu_function f, struct mb_hw_strea
     err = mb__cuda_enter(dev, &scope);
     if (err)
         return err;
-    err = mb__cuda_result(dev,
-                          dev->cu->launch(f, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0,
-                                          stream->native, params, NULL),
-                          what);
+    err = mb__cuda_result(
+        dev,
+        dev->cu->launch(f, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0, stream->native, params, NULL),
+        what);
     mb__cuda_leave(dev, &scope);
     return err;
 }
