@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define FRAME_BASE ((uint64_t)256 << 20)
+/* Physical addresses kept above and below the frames for page tables. */
+#define TABLE_SPACE ((uint64_t)2 << 30)
 #define VA_BYTES ((uint64_t)1 << 44)
 enum { ORDINALS = 8 };
 
@@ -51,7 +53,7 @@ static enum mb_err check_config(const struct mb_hw_config *config, const struct 
                         "tables \"%s\" is unknown; allowed are inline, isolated, driver",
                         config->tables);
     if (config->device_memory_bytes % MB_FRAME_BYTES ||
-        config->device_memory_bytes > mb_fmt_phys_limit((*model)->fmt, MB_AP_VID) / 2 ||
+        config->device_memory_bytes > mb_fmt_phys_limit((*model)->fmt, MB_AP_VID) - TABLE_SPACE ||
         config->device_memory_bytes > (uint64_t)1 << 43)
         return mb__fail(
             MB_ERR_CONFIG,
