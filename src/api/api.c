@@ -2,8 +2,8 @@
 /*
  * The public functions: handles, forks and arguments are checked here, the work is runtime's.
  *
- * Warm malloc_async and free_async pass through here and bins.c only; everything else takes the device's
- * lock around one call into runtime.
+ * Warm malloc_async and free_async pass through here and bins.c only; everything else takes the
+ * device's lock around one call into runtime.
  */
 #include "moonbright.h"
 
@@ -26,9 +26,10 @@ static enum mb_err bad_device(const struct mb_device *dev, const char *call)
 {
     if (mb__in_fork())
         return mb__fail(MB_ERR_FORKED,
-                        "%s: this process is a fork; open the device in the process that uses it", call);
-    return mb__fail(MB_ERR_INVALID, "%s: %p is no open device; use the handle that mb_open() gave", call,
-                    (const void *)dev);
+                        "%s: this process is a fork; open the device in the process that uses it",
+                        call);
+    return mb__fail(MB_ERR_INVALID, "%s: %p is no open device; use the handle that mb_open() gave",
+                    call, (const void *)dev);
 }
 
 /* Leaves the calling function unless the device is open, and this is the process that opened it. */
@@ -70,7 +71,8 @@ enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigne
 
     if (err)
         return err;
-    NEED(count && (list || !capacity), "mb_backends: count, and list unless capacity is 0, are needed");
+    NEED(count && (list || !capacity),
+         "mb_backends: count, and list unless capacity is 0, are needed");
     for (unsigned i = 0; i < mb__hw_backend_count; i++) {
         struct mb_backend_info info = {.name = mb__hw_backends[i].name};
 
@@ -151,7 +153,8 @@ enum mb_err mb_event_create(mb_device dev, mb_event *out)
 enum mb_err mb_event_destroy(mb_device dev, mb_event event)
 {
     ENTER(dev);
-    NEED(mb__event_of(event, dev), "mb_event_destroy: %p is no event of this device", (void *)event);
+    NEED(mb__event_of(event, dev), "mb_event_destroy: %p is no event of this device",
+         (void *)event);
     mb__lock(&dev->lock);
     mb__event_drop(event);
     mb__unlock(&dev->lock);
@@ -345,8 +348,8 @@ static void call_hook(struct mb_device *dev, const struct mb_map_op *ops, unsign
             hook(user, ops[i].va, ops[i].bytes, generation);
 }
 
-static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, unsigned count, bool host,
-                         mb_stream stream)
+static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
+                         bool host, mb_stream stream)
 {
     mb_remap_hook hook;
     void *user;
@@ -438,7 +441,8 @@ uint64_t mb_pattern_word(uint64_t seed, uint64_t index)
 static enum mb_err check_words(const void *va, uint64_t bytes, const char *call)
 {
     NEED(!((uintptr_t)va % 8) && !(bytes % 8),
-         "%s: address %p and size %llu must be multiples of 8", call, va, (unsigned long long)bytes);
+         "%s: address %p and size %llu must be multiples of 8", call, va,
+         (unsigned long long)bytes);
     return MB_OK;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * From "key:value,key:value" to struct mb__config. Values that are lists (check:) are texts to base's
- * parser and split here.
+ * From "key:value,key:value" to struct mb__config. Values that are lists (check:) are texts to
+ * base's parser and split here.
  */
 #include "api/config.h"
 
@@ -13,6 +13,7 @@
 
 enum {
     CHECK_TEXT = 64,
+    PROFILE_TEXT = 256, /* as in struct mb_hw_config */
     DEFAULT_WAIT_MS = 10000,
 };
 
@@ -23,7 +24,7 @@ struct texts {
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
     uint64_t release_threshold, wait_ms;
     bool explore, oracle, force, driver_home, walk_ahead, self_heal, deferred, guard, cache;
-    char check[CHECK_TEXT];
+    char check[CHECK_TEXT], profile[PROFILE_TEXT];
 };
 
 static const char *const backends[] = {"sim", "cuda", "hip", NULL};
@@ -43,23 +44,31 @@ static const struct mb_conf_key keys[] = {
     {"seed", MB_CONF_U64, FIELD(seed), 0, 0, NULL, "schedule of the software GPU"},
     {"explore", MB_CONF_BOOL, FIELD(explore), 0, 0, NULL, "run what is runnable in random order"},
     {"oracle", MB_CONF_BOOL, FIELD(oracle), 0, 0, NULL, "judge every access of the software GPU"},
-    {"driver_home", MB_CONF_BOOL, FIELD(driver_home), 0, 0, NULL, "imitate homes mapped by a driver"},
+    {"driver_home", MB_CONF_BOOL, FIELD(driver_home), 0, 0, NULL,
+     "imitate homes mapped by a driver"},
     {"walk_ahead", MB_CONF_BOOL, FIELD(walk_ahead), 0, 0, NULL, "walks run past a block's end"},
-    {"self_heal", MB_CONF_BOOL, FIELD(self_heal), 0, 0, NULL, "faults on stale invalid entries replay"},
+    {"self_heal", MB_CONF_BOOL, FIELD(self_heal), 0, 0, NULL,
+     "faults on stale invalid entries replay"},
     {"force", MB_CONF_BOOL, FIELD(force), 0, 0, NULL, "go on though others use the GPU (cuda)"},
     {"policy", MB_CONF_CHOICE, FIELD(policy), 0, 0, policies, "how stale translations are avoided"},
     {"deferred", MB_CONF_BOOL, FIELD(deferred), 0, 0, NULL, "frames return before the invalidate"},
     {"guard", MB_CONF_BOOL, FIELD(guard), 0, 0, NULL, "an unused group behind each window"},
     {"limit", MB_CONF_BYTES, FIELD(limit), 0, 0, NULL, "of memory held from the driver; 0: none"},
-    {"home_space", MB_CONF_BYTES, FIELD(home_bytes), 0, 0, NULL, "addresses for frames; 0: default"},
-    {"window_space", MB_CONF_BYTES, FIELD(ring_bytes), 0, 0, NULL, "addresses for windows; 0: default"},
-    {"growth", MB_CONF_CHOICE, FIELD(growth), 0, 0, growths, "what comes first: composing, growing, waiting"},
+    {"home_space", MB_CONF_BYTES, FIELD(home_bytes), 0, 0, NULL,
+     "addresses for frames; 0: default"},
+    {"window_space", MB_CONF_BYTES, FIELD(ring_bytes), 0, 0, NULL,
+     "addresses for windows; 0: default"},
+    {"growth", MB_CONF_CHOICE, FIELD(growth), 0, 0, growths,
+     "what comes first: composing, growing, waiting"},
     {"cache", MB_CONF_BOOL, FIELD(cache), 0, 0, NULL, "keep freed blocks ready per thread"},
-    {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL, "of such blocks below 1 MiB, per thread; 0: 8m"},
-    {"window_cache", MB_CONF_BYTES, FIELD(window_bytes), 0, 0, NULL, "of unused windows; 0: default"},
+    {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL,
+     "of such blocks below 1 MiB, per thread; 0: 8m"},
+    {"window_cache", MB_CONF_BYTES, FIELD(window_bytes), 0, 0, NULL,
+     "of unused windows; 0: default"},
     {"release_threshold", MB_CONF_BYTES, FIELD(release_threshold), 0, 0, NULL,
      "kept by the default pool after a synchronize"},
     {"wait_ms", MB_CONF_U64, FIELD(wait_ms), 1, 0, NULL, "longest host wait of a failing request"},
+    {"profile", MB_CONF_TEXT, FIELD(profile), 0, PROFILE_TEXT, NULL, "measured facts, by probe -o"},
     {"check", MB_CONF_TEXT, FIELD(check), 0, CHECK_TEXT, NULL, "redzone|poison|uaf|leaks"},
 };
 
@@ -136,5 +145,6 @@ enum mb_err mb__config_read(int ordinal, const char *text, struct mb__config *ou
         return err;
     fill(&texts, ordinal, out);
     out->checks = checks;
+    memcpy(out->hw.profile, texts.profile, sizeof(out->hw.profile));
     return MB_OK;
 }

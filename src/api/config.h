@@ -6,8 +6,8 @@
 #include "runtime/runtime.h"
 
 /*
- * Defaults, then $MOONBRIGHT, then `text` (NULL: nothing). MB_ERR_CONFIG names the key and lists what is
- * known.
+ * Defaults, then $MOONBRIGHT, then `text` (NULL: nothing). MB_ERR_CONFIG names the key and lists
+ * what is known.
  */
 enum mb_err mb__config_read(int ordinal, const char *text, struct mb__config *out);
 

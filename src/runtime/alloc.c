@@ -13,9 +13,9 @@
  *   waited      the stream waits for what other streams freed
  *   host        the host waits for everything that is pending
  *
- * With growth:fast, "grown" comes before "composed"; with growth:patient, "waited" comes before "grown".
- * Each later step ends by trying the earlier ones.
- * No step changes anything that a later failure would have to undo, except by making memory more usable.
+ * With growth:fast, "grown" comes before "composed"; with growth:patient, "waited" comes before
+ * "grown". Each later step ends by trying the earlier ones. No step changes anything that a later
+ * failure would have to undo, except by making memory more usable.
  *
  * Locking: the device's lock throughout; "host" drops it while it waits.
  */
@@ -59,6 +59,16 @@ static void block_drop(struct mb_device *dev, struct mb__block *block)
     memset(block, 0, sizeof(*block));
     block->next = dev->spare_blocks;
     dev->spare_blocks = block;
+}
+
+void mb__blocks_fini(struct mb_device *dev)
+{
+    for (size_t i = 0; i < dev->block_chunks.count; i++) {
+        for (unsigned j = 0; j < BLOCK_CHUNK; j++)
+            mb__order_unref(dev->block_chunks.data[i][j].uses);
+        free(dev->block_chunks.data[i]);
+    }
+    MB_VEC_FREE(&dev->block_chunks);
 }
 
 /* ------------------------------------------------------------------ steps */
@@ -115,8 +125,7 @@ static uint64_t fragments(const struct mb__request *req)
     const struct mb_pool *pool = req->pool;
     uint64_t bytes = pool->ready.free_bytes - pool->ready.whole_bytes;
 
-    if (req->stream && req->stream->index < pool->lane_count &&
-        pool->lanes[req->stream->index]) {
+    if (req->stream && req->stream->index < pool->lane_count && pool->lanes[req->stream->index]) {
         const struct mb__lane *lane = pool->lanes[req->stream->index];
 
         bytes += lane->free_bytes - lane->whole_bytes;
@@ -176,8 +185,8 @@ static enum mb_err from_flushed(struct mb__request *req)
     return mb__bins_flush(req->dev, req->pool) ? from_holes(req) : MB_ERR_NO_MEMORY;
 }
 
-/* Large blocks wait in bins for a request of just their size. Any other large request is better served when
- * they are holes again, joined with their neighbours. */
+/* Large blocks wait in bins for a request of just their size. Any other large request is better
+ * served when they are holes again, joined with their neighbours. */
 static enum mb_err without_large_bins(struct mb__request *req)
 {
     if (req->bytes >= MB__LARGE)
@@ -233,8 +242,7 @@ static enum mb_err retry(struct mb__request *req)
 
 static enum mb_err waited(struct mb__request *req)
 {
-    if (!req->stream || !req->pool->internal_deps ||
-        !mb__wait_for_others(req->pool, req->stream))
+    if (!req->stream || !req->pool->internal_deps || !mb__wait_for_others(req->pool, req->stream))
         return MB_ERR_NO_MEMORY;
     return retry(req);
 }
@@ -256,10 +264,11 @@ static enum mb_err after_host_wait(struct mb__request *req)
 enum mb_err mb__find_memory(struct mb__request *req)
 {
     typedef enum mb_err step(struct mb__request *);
-    static step *const tight[] = {without_large_bins, from_flushed, composed, finished,
-                                  grown,      released,     waited,   after_host_wait};
-    static step *const patient[] = {without_large_bins, from_flushed, composed, finished,
-                                    waited,             grown,        released, after_host_wait};
+    static step *const tight[] = {without_large_bins, from_flushed, composed,       finished, grown,
+                                  released,           waited,       after_host_wait};
+    static step *const patient[] = {without_large_bins, from_flushed,   composed,
+                                    finished,           waited,         grown,
+                                    released,           after_host_wait};
     static step *const fast[] = {without_large_bins, from_flushed, finished, grown,
                                  composed,           released,     waited,   after_host_wait};
     step *const *steps = req->dev->config.growth == MB__GROWTH_FAST      ? fast
@@ -300,10 +309,9 @@ static enum mb_err malloc_locked(struct mb_device *dev, struct mb_pool *pool, ui
 
     if (requested > dev->hw->caps.total_bytes) {
         dev->counters.failed_requests++;
-        return mb__fail(MB_ERR_NO_MEMORY,
-                        "%llu bytes were asked for, the device has %llu in all; ask for less",
-                        (unsigned long long)requested,
-                        (unsigned long long)dev->hw->caps.total_bytes);
+        return mb__fail(
+            MB_ERR_NO_MEMORY, "%llu bytes were asked for, the device has %llu in all; ask for less",
+            (unsigned long long)requested, (unsigned long long)dev->hw->caps.total_bytes);
     }
     if (!host)
         err = mb__stream_get(dev, native, &req.stream);
@@ -417,8 +425,8 @@ struct mb__block *mb__block_holding(struct mb_device *dev, uint64_t addr)
     return block;
 }
 
-/* What may fail in a free: the lane, and the joint order of a block that several streams used. Tickets of
- * the other streams are those open at the free. */
+/* What may fail in a free: the lane, and the joint order of a block that several streams used.
+ * Tickets of the other streams are those open at the free. */
 static enum mb_err prepare_free(struct mb__block *block, struct mb__stream *stream,
                                 struct mb__order **order)
 {

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * mb_check(): every invariant of the runtime, then vm's. Each is a function that names what is broken.
+ * mb_check(): every invariant of the runtime, then vm's. Each is a function that names what is
+ * broken.
  *
- * Locking: the device's lock. Threads on the warm path may move blocks between callers and bins meanwhile,
- * so sums over live blocks are compared only after all bins have been flushed and counted under the shard
- * locks; a check beside running threads still compares everything that the lock guards.
+ * Locking: the device's lock. Threads on the warm path may move blocks between callers and bins
+ * meanwhile, so sums over live blocks are compared only after all bins have been flushed and
+ * counted under the shard locks; a check beside running threads still compares everything that the
+ * lock guards.
  */
 #include <inttypes.h>
 
@@ -46,8 +48,8 @@ static enum mb_err check_pool_order(struct mb_pool *pool)
     if (live.requested < 0 || live.requested > live.allocated ||
         (uint64_t)live.allocated > mapped || mapped > pool->heap.total_bytes)
         return mb__fail(MB_ERR_CORRUPT,
-                        "pool %u: requested %" PRId64 ", allocated %" PRId64 ", frames used %" PRIu64
-                        ", owned %" PRIu64 " do not grow in this order",
+                        "pool %u: requested %" PRId64 ", allocated %" PRId64
+                        ", frames used %" PRIu64 ", owned %" PRIu64 " do not grow in this order",
                         pool->id, live.requested, live.allocated, mapped, pool->heap.total_bytes);
     return MB_OK;
 }
@@ -67,7 +69,8 @@ static enum mb_err check_block(const struct mb__block *block)
         bytes += node->bytes;
     }
     if (bytes != block->bytes)
-        return mb__fail(MB_ERR_CORRUPT, "block 0x%" PRIx64 ": %" PRIu64 " bytes in pieces, not %" PRIu64,
+        return mb__fail(MB_ERR_CORRUPT,
+                        "block 0x%" PRIx64 ": %" PRIu64 " bytes in pieces, not %" PRIu64,
                         block->addr, bytes, block->bytes);
     if (!block->window && home != block->addr - block->zone_bytes)
         return mb__fail(MB_ERR_CORRUPT, "block 0x%" PRIx64 ": its memory is at 0x%" PRIx64,
@@ -110,7 +113,8 @@ static enum mb_err check_window(struct mb_device *dev, const struct mb__window *
 
             if (!mb__pfn_eq(mb__vm_lookup(dev->vm, va), mb__home_pfn(dev->vm, mb__va(at))))
                 return mb__fail(MB_ERR_CORRUPT,
-                                "window 0x%" PRIx64 ": page %u does not show the frame of 0x%" PRIx64,
+                                "window 0x%" PRIx64
+                                ": page %u does not show the frame of 0x%" PRIx64,
                                 window->va.addr, page, at);
         }
     }
@@ -132,7 +136,8 @@ static enum mb_err check_windows(struct mb_device *dev)
     return MB_OK;
 }
 
-/* done < every recorded point < the open ticket, points in order; no clock beyond the open ticket. */
+/* done < every recorded point < the open ticket, points in order; no clock beyond the open ticket.
+ */
 static enum mb_err check_streams(struct mb_device *dev)
 {
     for (size_t i = 0; i < dev->streams.count; i++) {

@@ -2,12 +2,12 @@
 /*
  * Red zones, poison, use after free, leaks.
  *
- *   redzone  512 bytes before and after each block are filled when it is made and verified when it is
- *            freed; the rest of the last granule behind the requested bytes belongs to the zone
- *   poison   free memory holds a pattern that depends on its home address; a new block is verified against
- *            it (somebody wrote after a free) and so starts with recognisable contents
- *   uaf      every block gets a window of its own, which is unmapped at the free and whose addresses are
- *            not used again for long: a later access is a fault, which ends the context
+ *   redzone  512 bytes before and after each block are filled when it is made and verified when it
+ *            is freed; what is left of the last granule belongs to the zone behind
+ *   poison   free memory holds a pattern that depends on its home address; a new block is verified
+ *            against it (somebody wrote after a free) and so starts with recognisable contents
+ *   uaf      every block gets a window of its own, which is unmapped at the free and whose
+ *            addresses are not used again for long: a later access is a fault, which ends the context
  *   leaks    live blocks are listed at close
  *
  * Verdicts need the device's answer, so malloc and free wait for their stream.
@@ -34,7 +34,8 @@ uint64_t mb__debug_zone(const struct mb_device *dev)
     return dev->config.checks & MB__CHECK_REDZONE ? ZONE_BYTES : 0;
 }
 
-/* The pattern's argument is linear in the word's index, so this seed makes it a function of the address. */
+/* The pattern's argument is linear in the word's index, so this seed makes it a function of the
+ * address. */
 static uint64_t seed_at(uint64_t base, uint64_t addr)
 {
     return base + (addr / 8) * MB_PATTERN_GOLDEN;
@@ -81,7 +82,8 @@ static enum mb_err count_wrong(struct mb_device *dev, struct mb__stream *stream,
     return MB_OK;
 }
 
-/* The upper zone starts behind the requested bytes, rounded to the 8 that device work can address. */
+/* The upper zone starts behind the requested bytes, rounded to the 8 that device work can address.
+ */
 static uint64_t upper_zone(const struct mb__block *block)
 {
     return block->addr + ((block->requested + 7) & ~(uint64_t)7);
@@ -95,8 +97,8 @@ static uint64_t block_end(const struct mb__block *block)
 static enum mb_err fill_zones(struct mb_device *dev, const struct mb__block *block)
 {
     uint64_t upper = upper_zone(block);
-    enum mb_err err = fill(dev, block->stream, block->addr - block->zone_bytes, block->zone_bytes,
-                           ZONE_SEED);
+    enum mb_err err =
+        fill(dev, block->stream, block->addr - block->zone_bytes, block->zone_bytes, ZONE_SEED);
 
     return err ? err : fill(dev, block->stream, upper, block_end(block) - upper, ZONE_SEED);
 }
@@ -110,11 +112,12 @@ static enum mb_err check_zone(struct mb_device *dev, const struct mb__block *blo
 
     if (err || !wrong)
         return err;
-    return mb__fail(MB_ERR_CORRUPT,
-                    "block 0x%" PRIx64 " of %" PRIu64 " bytes: %" PRIu64
-                    " words %s it were written; the block stays allocated, look for an access out of "
-                    "bounds",
-                    block->addr, block->requested, wrong, where);
+    return mb__fail(
+        MB_ERR_CORRUPT,
+        "block 0x%" PRIx64 " of %" PRIu64 " bytes: %" PRIu64
+        " words %s it were written; the block stays allocated, look for an access out of "
+        "bounds",
+        block->addr, block->requested, wrong, where);
 }
 
 static enum mb_err check_zones(struct mb_device *dev, const struct mb__block *block,
@@ -124,11 +127,11 @@ static enum mb_err check_zones(struct mb_device *dev, const struct mb__block *bl
     enum mb_err err = check_zone(dev, block, stream, block->addr - block->zone_bytes,
                                  block->zone_bytes, "before");
 
-    return err ? err
-               : check_zone(dev, block, stream, upper, block_end(block) - upper, "behind");
+    return err ? err : check_zone(dev, block, stream, upper, block_end(block) - upper, "behind");
 }
 
-/* Poison is a function of the home address, so a block made of several pieces is checked piece by piece. */
+/* Poison is a function of the home address, so a block made of several pieces is checked piece by
+ * piece. */
 static enum mb_err check_poison(struct mb_device *dev, const struct mb__block *block)
 {
     for (const struct mb__node *node = block->pieces; node; node = node->piece_next) {
@@ -140,7 +143,8 @@ static enum mb_err check_poison(struct mb_device *dev, const struct mb__block *b
             return err;
         if (wrong)
             mb__log(MB_LOG_ERROR, "runtime",
-                    "%" PRIu64 " words of free memory were written: a use after free; it is now part of "
+                    "%" PRIu64
+                    " words of free memory were written: a use after free; it is now part of "
                     "the block at 0x%" PRIx64 " of %" PRIu64 " bytes",
                     wrong, block->addr, block->requested);
         dev->counters.poison_hits += wrong != 0;
@@ -238,6 +242,6 @@ void mb__debug_leaks(struct mb_device *dev)
         bytes += block->requested;
     }
     if (count)
-        mb__log(MB_LOG_ERROR, "runtime", "leak: %" PRIu64 " blocks, %" PRIu64 " bytes in all", count,
-                bytes);
+        mb__log(MB_LOG_ERROR, "runtime", "leak: %" PRIu64 " blocks, %" PRIu64 " bytes in all",
+                count, bytes);
 }

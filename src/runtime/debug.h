@@ -14,10 +14,12 @@
 uint64_t mb__debug_zone(const struct mb_device *dev);
 /* Poisons a new block, and checks that nothing wrote to it since it was freed. */
 enum mb_err mb__debug_on_malloc(struct mb_device *dev, struct mb__block *block);
-/* Checks the red zones, poisons the block. MB_ERR_CORRUPT: a zone was written; the block stays live. */
+/* Checks the red zones, poisons the block. MB_ERR_CORRUPT: a zone was written; the block stays
+ * live. */
 enum mb_err mb__debug_on_free(struct mb_device *dev, struct mb__block *block,
                               struct mb__stream *stream);
-/* check:poison: fills free memory at its home address, in the order of `stream` (NULL: the own one). */
+/* check:poison: fills free memory at its home address, in the order of `stream` (NULL: the own
+ * one). */
 enum mb_err mb__debug_poison(struct mb_device *dev, uint64_t home, uint64_t bytes,
                              struct mb__stream *stream);
 /* Waits until fills on the own stream are over. */

@@ -2,11 +2,11 @@
 /*
  * Opening and closing a device.
  *
- * A device's shell is never freed, only reused: a call on a closed device finds the magic gone instead of
- * foreign memory.
+ * A device's shell is never freed, only reused: a call on a closed device finds the magic gone
+ * instead of foreign memory.
  *
- * Fork: the child owns no GPU. A handler marks it, and every call fails from then on; nothing is closed
- * there, since that would touch what the parent still uses.
+ * Fork: the child owns no GPU. A handler marks it, and every call fails from then on; nothing is
+ * closed there, since that would touch what the parent still uses.
  */
 #include <pthread.h>
 #include <string.h>
@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "hw/fault.h"
+#include "hw/profile.h"
 #include "runtime/debug.h"
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
@@ -96,6 +97,19 @@ static enum mb_err make_fallible(struct mb_device *dev)
 #endif
 }
 
+/* Facts measured on this device take the place of built-in ones. */
+static enum mb_err use_profile(struct mb_device *dev, const char *path)
+{
+    struct mb_profile profile;
+    enum mb_err err = mb__profile_read(path, &profile);
+
+    if (!err)
+        err = mb__profile_apply(&profile, dev->hw);
+    if (err)
+        dev->hw->ops->close(dev->hw);
+    return err;
+}
+
 /* The backend asked for, or the first that opens. */
 static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *config)
 {
@@ -113,6 +127,8 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
             continue;
         }
         err = backend->open(&config->hw, &dev->hw);
+        if (!err && *config->hw.profile)
+            err = use_profile(dev, config->hw.profile);
         if (!err)
             err = make_fallible(dev);
         if (!err) {
@@ -128,15 +144,15 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
     return first;
 }
 
-/* The first window may cost the backend a donor frame, which is not to be had once memory has run out. */
+/* The first window may cost the backend a donor frame, which is not to be had once memory has run
+ * out. */
 static void prime_windows(struct mb_device *dev)
 {
     mb_va va;
 
     if (!dev->hw->caps.home_by_driver || dev->hw->caps.host_blocking)
         return;
-    if (mb__alloc_va(dev->vm, MB_FRAME_BYTES, 0, &va) ||
-        mb__free_va(dev->vm, va, MB_FRAME_BYTES))
+    if (mb__alloc_va(dev->vm, MB_FRAME_BYTES, 0, &va) || mb__free_va(dev->vm, va, MB_FRAME_BYTES))
         mb__log(MB_LOG_WARN, "runtime", "no window yet: %s", mb_error_detail());
 }
 
@@ -185,9 +201,7 @@ static void free_records(struct mb_device *dev)
     mb__windows_fini(dev);
     mb__pools_fini(dev);
     mb__table_fini(&dev->table);
-    for (size_t i = 0; i < dev->block_chunks.count; i++)
-        free(dev->block_chunks.data[i]);
-    MB_VEC_FREE(&dev->block_chunks);
+    mb__blocks_fini(dev);
     MB_VEC_FREE(&dev->ranges);
     MB_VEC_FREE(&dev->pieces);
     MB_VEC_FREE(&dev->pfns);

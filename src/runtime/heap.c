@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two trees and a list: by address (all nodes), by size (free nodes, one tree a lane), and the links
- * between nodes that touch.
+ * Two trees and a list: by address (all nodes), by size (free nodes, one tree a lane), and the
+ * links between nodes that touch.
  *
  * Trade-offs: node records come from chunks that are given back only with the heap. Their number
  * follows the largest number of blocks and holes, not the bytes handed out.

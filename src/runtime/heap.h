@@ -2,13 +2,14 @@
 /*
  * heap.h - free and used ranges of home addresses.
  *
- * The heap knows which bytes of the frames it was given are free, in whose order they became free, and
- * which frames hold no used byte. It maps nothing and waits for nothing.
+ * The heap knows which bytes of the frames it was given are free, in whose order they became free,
+ * and which frames hold no used byte. It maps nothing and waits for nothing.
  *
  * Every byte of every run given to the heap lies in exactly one node. A free node hangs in the size
- * tree of one *lane*: a lane is the order in which its bytes may be reused, one per stream and one for
- * bytes that anybody may use. Neighbours of one lane are joined at once; neighbours of different lanes
- * stay apart, so that a request never waits for a stream only because of its neighbour's bytes.
+ * tree of one *lane*: a lane is the order in which its bytes may be reused, one per stream and one
+ * for bytes that anybody may use. Neighbours of one lane are joined at once; neighbours of
+ * different lanes stay apart, so that a request never waits for a stream only because of its
+ * neighbour's bytes.
  *
  * UNITS     bytes; all addresses and sizes are multiples of MB__GRANULE.
  * LOCKING   The owner locks (the device's mutex).
@@ -28,13 +29,14 @@ enum {
 
 struct mb__lane {
     struct mb_tree by_size; /* its free nodes by (bytes, address) */
-    uint64_t free_bytes;     /* sum over them */
-    uint64_t whole_bytes;    /* sum over them of the whole frames inside; the rest are fragments */
-    void *owner;             /* the stream's record; NULL: usable by anybody */
-    bool apart;              /* its nodes are never joined: each has an order of its own */
+    uint64_t free_bytes;    /* sum over them */
+    uint64_t whole_bytes;   /* sum over them of the whole frames inside; the rest are fragments */
+    void *owner;            /* the stream's record; NULL: usable by anybody */
+    bool apart;             /* its nodes are never joined: each has an order of its own */
 };
 
-/* What several streams must have passed before bytes may be reused. Shared by the parts of a node. */
+/* What several streams must have passed before bytes may be reused. Shared by the parts of a node.
+ */
 struct mb__order {
     unsigned refs;  /* free nodes, a block or a window that name it */
     unsigned count; /* points below */
@@ -60,7 +62,7 @@ struct mb__node {
 };
 
 struct mb__heap {
-    struct mb_tree by_addr;  /* every node */
+    struct mb_tree by_addr;   /* every node */
     struct mb__node *spare;   /* unused node records, linked by piece_next */
     unsigned spare_count;     /* length of that list */
     struct mb__chunk *chunks; /* memory of all records, freed by fini */

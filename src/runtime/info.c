@@ -8,7 +8,8 @@
 
 #define FRAME MB_FRAME_BYTES
 
-/* Looks at every frame under the block: largest reference count, and whether they follow each other. */
+/* Looks at every frame under the block: largest reference count, and whether they follow each
+ * other. */
 static void look_at_frames(struct mb_device *dev, const struct mb__block *block,
                            struct mb_pointer_info *out)
 {

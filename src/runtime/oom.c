@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The report of a failed request. The caller's thread gets a text that fits mb_error_detail(); the log at
- * level info gets who holds what in full.
+ * The report of a failed request. The caller's thread gets a text that fits mb_error_detail(); the
+ * log at level info gets who holds what in full.
  *
  * Locking: the device's lock.
  */
@@ -13,8 +13,8 @@
 #include "runtime/runtime.h"
 
 enum {
-    TOP = 3,        /* largest blocks named */
-    CLASSES = 64,   /* powers of two */
+    TOP = 3,      /* largest blocks named */
+    CLASSES = 64, /* powers of two */
 };
 
 struct holders {
@@ -60,8 +60,9 @@ static uint64_t largest_hole(const struct mb__lane *lane)
 }
 
 struct holes {
-    uint64_t usable, pending; /* bytes the request's stream may use / that other streams still hold */
-    uint64_t largest;         /* bytes of the largest hole, whoever may use it */
+    uint64_t usable,
+        pending;      /* bytes the request's stream may use / that other streams still hold */
+    uint64_t largest; /* bytes of the largest hole, whoever may use it */
 };
 
 static void note_lane(struct holes *holes, const struct mb__request *req,
@@ -127,7 +128,8 @@ enum mb_err mb__oom_report(struct mb__request *req, uint64_t requested, enum mb_
                  req->pool->limit_bytes ? req->pool->limit_bytes : dev->config.vm.limit_bytes);
     return mb__fail(err,
                     "%" PRIu64 " bytes: the pool owns %" PRIu64 " of %" PRIu64
-                    " on the device, %" PRIu64 " live blocks hold %" PRIu64 " (largest: %s); free for this"
+                    " on the device, %" PRIu64 " live blocks hold %" PRIu64
+                    " (largest: %s); free for this"
                     " stream %" PRIu64 ", pending on others %" PRIu64 ", largest hole %" PRIu64
                     "; draining %" PRIu64 "%s; free blocks, or ask for less",
                     requested, req->pool->heap.total_bytes, dev->hw->caps.total_bytes, holders.live,

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every range splits at frame boundaries into a head (the upper part of a frame), whole frames and a
- * tail (the lower part of a frame). A range inside one frame has neither and is of no use here; it
- * serves small requests.
+ * Every range splits at frame boundaries into a head (the upper part of a frame), whole frames and
+ * a tail (the lower part of a frame). A range inside one frame has neither and is of no use here;
+ * it serves small requests.
  *
  * With x bytes of a head and y bytes of a tail a block of s bytes takes (s - x - y) / frame whole
- * frames. A choice of (x, y) is judged by what it leaves: heads and tails can end a later block but are
- * worth less than whole frames; a rest inside a frame is worth least. Taking a head whole and then the
- * y that it implies, from a tail that fits closely or from a split frame, covers all good choices.
+ * frames. A choice of (x, y) is judged by what it leaves: heads and tails can end a later block but
+ * are worth less than whole frames; a rest inside a frame is worth least. Taking a head whole and
+ * then the y that it implies, from a tail that fits closely or from a split frame, covers all good
+ * choices.
  *
  * Whole frames come from the ranges with fewest of them, so that large ranges stay whole.
  */
@@ -20,7 +21,8 @@
 #define FRAME MB_FRAME_BYTES
 #define NONE SIZE_MAX
 
-/* Worth of a lost byte, in eighths: inside a frame / in a head or tail. Whole frames cost nothing. */
+/* Worth of a lost byte, in eighths: inside a frame / in a head or tail. Whole frames cost nothing.
+ */
 enum {
     COST_INSIDE = 8,
     COST_EDGE = 4,
@@ -147,8 +149,8 @@ static struct choice choose(const struct mb__range *free, size_t count, uint64_t
     return best;
 }
 
-/* Smallest number of fresh whole frames, in one range, with which a choice exists: a head and a tail
- * save at most what the largest of them hold. */
+/* Smallest number of fresh whole frames, in one range, with which a choice exists: a head and a
+ * tail save at most what the largest of them hold. */
 static uint64_t missing(const struct mb__range *free, size_t count, uint64_t bytes,
                         uint64_t whole_bytes, bool heads)
 {

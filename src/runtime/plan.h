@@ -32,19 +32,21 @@ struct mb__plan {
 };
 
 /*
- * Composes `bytes` from `free` (any order; it is sorted in place) and stores the pieces in block order.
- * `pieces` has room for count + 2. With count 0 nothing fits and missing_bytes says what would help.
+ * Composes `bytes` from `free` (any order; it is sorted in place) and stores the pieces in block
+ * order. `pieces` has room for count + 2. With count 0 nothing fits and missing_bytes says what
+ * would help.
  */
 struct mb__plan mb__plan(struct mb__range *free, size_t count, uint64_t bytes,
                          struct mb__range *pieces);
-/* The same for the continuation of a block that ends at a frame boundary: it starts at one as well. */
+/* The same for the continuation of a block that ends at a frame boundary: it starts at one as well.
+ */
 struct mb__plan mb__plan_longer(struct mb__range *free, size_t count, uint64_t bytes,
                                 struct mb__range *pieces);
 
 /*
- * The best address for a block of `bytes` inside one range: what is left should reach frame boundaries,
- * and so should the block, since it will be a hole one day. Stores the address; returns the cost in the
- * units of mb__plan.cost. Precondition: bytes <= range.bytes.
+ * The best address for a block of `bytes` inside one range: what is left should reach frame
+ * boundaries, and so should the block, since it will be a hole one day. Stores the address; returns
+ * the cost in the units of mb__plan.cost. Precondition: bytes <= range.bytes.
  */
 int64_t mb__place(struct mb__range range, uint64_t bytes, uint64_t *addr);
 /* The same without what the block itself will leave: comparable with mb__plan.cost. */

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Pools: each has a heap of frames of its own, with limits and reuse policies as in CUDA's memory pools.
+ * Pools: each has a heap of frames of its own, with limits and reuse policies as in CUDA's memory
+ * pools.
  *
- * A pool takes frames from vm when what it holds does not suffice, and then exactly what is missing, up to
- * the backend's smallest sensible slab. It keeps them until it is trimmed, or until a synchronize finds it
- * above its release threshold, or until another pool is about to fail.
+ * A pool takes frames from vm when what it holds does not suffice, and then exactly what is
+ * missing, up to the backend's smallest sensible slab. It keeps them until it is trimmed, or until
+ * a synchronize finds it above its release threshold, or until another pool is about to fail.
  *
  * Locking: the device's lock.
  */
@@ -112,7 +113,8 @@ static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %u runs", frames);
     err = mb__heap_prepare(&pool->heap, frames);
     if (!err)
-        err = mb__alloc_pfn(pool->dev->vm, pool->id, frames, MB_PFN_NEAR_HIGH, runs, frames, &count);
+        err =
+            mb__alloc_pfn(pool->dev->vm, pool->id, frames, MB_PFN_NEAR_HIGH, runs, frames, &count);
     for (unsigned i = 0; !err && i < count; i++) {
         mb__heap_add(&pool->heap, &pool->ready, runs[i].home.addr, runs[i].frames * FRAME);
         if (mb__debug_poison(pool->dev, runs[i].home.addr, runs[i].frames * FRAME, NULL))
@@ -130,8 +132,9 @@ enum mb_err mb__pool_grow(struct mb__request *req)
     uint64_t rounded = round_up(exact, dev->hw->caps.slab_step_bytes);
     enum mb_err err;
 
+    /* Fast growth makes one range of the whole request, so that it needs no window. */
     if (dev->config.growth == MB__GROWTH_FAST)
-        rounded = round_up(req->bytes, 16 * FRAME);
+        rounded = round_up(req->bytes > exact ? req->bytes : exact, 16 * FRAME);
     if (pool->limit_bytes && pool->heap.total_bytes + rounded > pool->limit_bytes)
         rounded = exact;
     if (pool->limit_bytes && pool->heap.total_bytes + exact > pool->limit_bytes)
@@ -151,8 +154,8 @@ enum mb_err mb__pool_grow(struct mb__request *req)
 
 /* ------------------------------------------------------------------ giving frames back */
 
-/* Gives up to *bytes of whole free frames of one node to vm. Whoever may still use them is named by a
- * fence, so the frames drain. */
+/* Gives up to *bytes of whole free frames of one node to vm. Whoever may still use them is named by
+ * a fence, so the frames drain. */
 static bool release_node(struct mb_pool *pool, struct mb__node *node,
                          const struct mb_hw_fence *fences, unsigned count, uint64_t *bytes)
 {

@@ -3,13 +3,14 @@
  * realloc: in place, by mapping, or by copying.
  *
  *   in place    the block shrinks, or the next addresses are free for anybody
- *   by mapping  the block's frames and further ones are shown in a row at new addresses; the contents do not
- *               move. Possible when the rest of the block's last frame is free
+ *   by mapping  the block's frames and further ones are shown in a row at new addresses; the
+ *               contents do not move. Possible when the rest of the block's last frame is free
  *   by copying  on the default stream, and the host waits
  *
  * The caller promises, as for mb_free(), that the device is not using the block.
  *
- * Locking: takes the device's lock; dropped between the parts of a copy, during which the old block stands.
+ * Locking: takes the device's lock; dropped between the parts of a copy, during which the old block
+ * stands.
  */
 #include "base/err.h"
 #include "runtime/info.h"

@@ -2,24 +2,24 @@
 /*
  * runtime.h - the allocator: what its source files share.
  *
- *   device.c  open, close, device work      pool.c    pools, growth, trim
- *   stream.c  streams, events, who may      alloc.c   the slow path of malloc and free, step by step
- *             reuse what                    stitch.c  windows: blocks composed of several ranges
- *   bins.c    the warm path                 vmm.c     reserve, map, alias, sleep
- *   table.c   address -> block              realloc.c growth of a block
- *   stats.c   counters and histograms       oom.c     the report of a failure
- *   debug.c   red zones, poison, leaks      check.c   every invariant
- *   heap.c, plan.c, tree.c                  pure data structures below them
+ *   device.c   open, close                       pool.c     pools, growth, trim
+ *   stream.c   streams, events, who may reuse    alloc.c    the slow path of malloc and free
+ *   bins.c     the warm path                     stitch.c   blocks composed of several ranges
+ *   table.c    address -> block                  vmm.c      reserve, map, alias, sleep
+ *   stats.c    counters and histograms           realloc.c  other sizes for a block
+ *   debug.c    red zones, poison, leaks          info.c     queries, device work
+ *   oom.c      the report of a failure           check.c    every invariant
+ *   heap.c, plan.c, tree.h                       pure data structures below them
  *
- * ORDER OF MEMORY   A *ticket* numbers the stretches of a stream between two recorded points. What is
- * freed on a stream carries the ticket open at that moment; recording a fence or an event closes it. So
- * freeing touches no device and reads one number, and "everything freed on T up to ticket t" is a point
- * that a fence, an event or a clock can name. clock[T] of stream S is the largest ticket of T after which
- * all later work of S comes.
+ * ORDER OF MEMORY   A *ticket* numbers the stretches of a stream between two recorded points. What
+ * is freed on a stream carries the ticket open at that moment; recording a fence or an event closes
+ * it. So freeing touches no device and reads one number, and "everything freed on T up to ticket t"
+ * is a point that a fence, an event or a clock can name. clock[T] of stream S is the largest ticket
+ * of T after which all later work of S comes.
  *
- * LOCKING   mb_device.lock guards everything not marked otherwise. Shard locks come after it: a thread
- * that holds a shard's lock takes no other. vm's and the backend's locks come after both; shard locks are
- * never held across a call into them. The warm path takes one shard's lock only.
+ * LOCKING   mb_device.lock guards everything not marked otherwise. Shard locks come after it: a
+ * thread that holds a shard's lock takes no other. vm's and the backend's locks come after both;
+ * shard locks are never held across a call into them. The warm path takes one shard's lock only.
  *
  * ACCOUNTS  per pool, at every moment that the lock and all shard locks are held:
  *   requested <= allocated <= used_frames * frame <= total_bytes (frames this pool owns)
@@ -38,17 +38,18 @@
 #include "vm/vm.h"
 
 enum {
-    MB__SHARDS = 64,          /* of the warm path; threads are dealt over them in turn */
-    MB__BIN_SETS = 64,        /* per shard */
-    MB__BIN_WAYS = 4,         /* bins per set */
-    MB__STREAM_SLOTS = 16,    /* per shard: cache of native handle -> record */
-    MB__POINTS = 8,           /* recorded and not yet passed points kept per stream */
-    MB__LARGE = 1 << 20,      /* from here on a block's bin is emptied for requests of other sizes */
-    MB__RECENT = 4096,        /* remembered freed addresses, to tell a double free from nonsense */
-    MB__WINDOWS_MAX = 512,    /* cached windows per pool */
-    MB__SAMPLE = 16,          /* one call in so many is timed */
-    MB__FIT_TRIES = 8,        /* holes compared for one request */
-    MB__FRAGMENT_SHARE = 144, /* above 1/144 of the pool in fragments, blocks are composed of them */
+    MB__SHARDS = 64,       /* of the warm path; threads are dealt over them in turn */
+    MB__BIN_SETS = 64,     /* per shard */
+    MB__BIN_WAYS = 4,      /* bins per set */
+    MB__STREAM_SLOTS = 16, /* per shard: cache of native handle -> record */
+    MB__POINTS = 8,        /* recorded and not yet passed points kept per stream */
+    MB__LARGE = 1 << 20,   /* from here on a block's bin is emptied for requests of other sizes */
+    MB__RECENT = 4096,     /* remembered freed addresses, to tell a double free from nonsense */
+    MB__WINDOWS_MAX = 512, /* cached windows per pool */
+    MB__SAMPLE = 16,       /* one call in so many is timed */
+    MB__FIT_TRIES = 8,     /* holes compared for one request */
+    MB__FRAGMENT_SHARE =
+        144, /* above 1/144 of the pool in fragments, blocks are composed of them */
 };
 
 /* ------------------------------------------------------------------ configuration */
@@ -69,14 +70,14 @@ enum mb__growth {
 struct mb__config {
     struct mb_hw_config hw;
     struct mb_vm_config vm;
-    const char *backend;   /* NULL: first that opens */
+    const char *backend; /* NULL: first that opens */
     enum mb__growth growth;
-    unsigned checks;       /* enum mb__check */
-    bool no_bins;          /* every call takes the slow path */
-    uint64_t bin_bytes;    /* of small blocks kept by one shard's bins; 0: 8 MiB */
-    uint64_t window_bytes; /* of cached windows per pool; 0: the device's memory */
+    unsigned checks;            /* enum mb__check */
+    bool no_bins;               /* every call takes the slow path */
+    uint64_t bin_bytes;         /* of small blocks kept by one shard's bins; 0: 8 MiB */
+    uint64_t window_bytes;      /* of cached windows per pool; 0: the device's memory */
     uint64_t release_threshold; /* of the default pool */
-    uint64_t wait_ns;      /* longest host wait inside a failing request */
+    uint64_t wait_ns;           /* longest host wait inside a failing request */
 };
 
 /* ------------------------------------------------------------------ streams */
@@ -92,10 +93,10 @@ struct mb__stream {
     uint32_t index;          /* in mb_device.streams; constant */
     bool retired;            /* destroyed by its user; its memory is still in its lanes */
     bool created;            /* by mb_stream_create(): destroy gives it back to the backend */
-    uint64_t ticket;         /* the open one; from 1; written under the lock, read without (atomic) */
-    uint64_t done;           /* the device has passed it */
-    uint64_t named;          /* live blocks told by mb_record_stream() */
-    uint64_t freed;          /* largest ticket that anything was freed with */
+    uint64_t ticket; /* the open one; from 1; written under the lock, read without (atomic) */
+    uint64_t done;   /* the device has passed it */
+    uint64_t named;  /* live blocks told by mb_record_stream() */
+    uint64_t freed;  /* largest ticket that anything was freed with */
     struct mb__point points[MB__POINTS]; /* oldest first */
     unsigned point_count;
     uint64_t *clock;      /* owned; by stream index */
@@ -122,36 +123,36 @@ enum mb__block_state {
 };
 
 struct mb__block {
-    uint32_t state;            /* enum mb__block_state; atomic: a free wins by exchange */
-    uint32_t pins;             /* pages elsewhere that show this block's frames */
-    uint64_t addr;             /* as given to the caller */
-    uint64_t zone_bytes;       /* red zone on either side, part of bytes; 0 mostly */
-    uint64_t bytes;            /* sum of the pieces */
-    uint64_t requested;        /* as the caller asked; shard's lock or lock, whoever changes the state */
-    uint64_t ticket;           /* binned: what the free carried */
-    uint64_t generation;       /* of the mapping at addr; grows with remaps */
-    struct mb_pool *pool;      /* constant while not NONE */
+    uint32_t state;       /* enum mb__block_state; atomic: a free wins by exchange */
+    uint32_t pins;        /* pages elsewhere that show this block's frames */
+    uint64_t addr;        /* as given to the caller */
+    uint64_t zone_bytes;  /* red zone on either side, part of bytes; 0 mostly */
+    uint64_t bytes;       /* sum of the pieces */
+    uint64_t requested;   /* as the caller asked; shard's lock or lock, whoever changes the state */
+    uint64_t ticket;      /* binned: what the free carried */
+    uint64_t generation;  /* of the mapping at addr; grows with remaps */
+    struct mb_pool *pool; /* constant while not NONE */
     struct mb__stream *stream; /* of the allocation, or after a free of that; NULL: the host */
     struct mb__node *pieces;   /* used nodes in block order */
     struct mb__window *window; /* NULL: the block lies at its home addresses */
-    struct mb__order *uses;    /* one reference; streams told by mb_record_stream(); NULL mostly. After the
-                                  free: the joint order, the stream of the free included */
-    struct mb__block *next;    /* of a bin, or of the unused records */
+    struct mb__order *uses; /* one reference; streams told by mb_record_stream(); NULL mostly. After
+                               the free: the joint order, the stream of the free included */
+    struct mb__block *next; /* of a bin, or of the unused records */
 };
 
-/* A range of addresses that shows pieces of the heap in a row. With a block: its address. Without: cached,
- * and useful again once all its pieces are free. */
+/* A range of addresses that shows pieces of the heap in a row. With a block: its address. Without:
+ * cached, and useful again once all its pieces are free. */
 struct mb__window {
     struct mb__link by_bytes;         /* key (bytes, serial); in pool.windows while cached */
     struct mb__window *older, *newer; /* of pool.window_oldest/newest while cached */
     mb_va va;                         /* of the first page */
     uint32_t frames;                  /* pages of addresses */
-    uint32_t shown;                   /* mapped ones, from the first; fewer after the block shrank */
-    uint64_t bytes;                   /* of the block; it starts at va + offset */
-    uint64_t offset;                  /* within the first page */
-    struct mb_hw_fence mapped;        /* the map has been executed */
-    struct mb__stream *mapped_on;     /* NULL: known to have been executed */
-    struct mb__stream *last;          /* the last block's free; NULL: no device work is left */
+    uint32_t shown;               /* mapped ones, from the first; fewer after the block shrank */
+    uint64_t bytes;               /* of the block; it starts at va + offset */
+    uint64_t offset;              /* within the first page */
+    struct mb_hw_fence mapped;    /* the map has been executed */
+    struct mb__stream *mapped_on; /* NULL: known to have been executed */
+    struct mb__stream *last;      /* the last block's free; NULL: no device work is left */
     uint64_t last_ticket;
     struct mb__order *uses;  /* one reference; joint order of the last free, if several streams */
     struct mb__link by_va;   /* key (first byte, 0); in mb_device.windows always */
@@ -171,19 +172,20 @@ struct mb__bin {
     uint32_t used_at; /* shard.clock of the last use */
 };
 
-/* What the warm path of one shard did to a pool's live bytes since the pool's base was last changed. */
+/* What the warm path of one shard did to a pool's live bytes since the pool's base was last
+ * changed. */
 struct mb__account {
-    int64_t blocks, requested, allocated;    /* live; may be negative: freed here, taken elsewhere */
-    int64_t requested_high, allocated_high;  /* largest since the last fold */
-    uint64_t mallocs, frees;                 /* calls since open */
-    char pad[8];                             /* to a cache line */
+    int64_t blocks, requested, allocated;   /* live; may be negative: freed here, taken elsewhere */
+    int64_t requested_high, allocated_high; /* largest since the last fold */
+    uint64_t mallocs, frees;                /* calls since open */
+    char pad[8];                            /* to a cache line */
 };
 
 struct mb__shard {
-    uint32_t lock;  /* spin; atomic */
-    uint32_t clock; /* counts uses */
-    uint32_t calls; /* for sampling; not exact */
-    uint64_t bytes; /* in the bins, of blocks below MB__LARGE */
+    uint32_t lock;        /* spin; atomic */
+    uint32_t clock;       /* counts uses */
+    uint32_t calls;       /* for sampling; not exact */
+    uint64_t bytes;       /* in the bins, of blocks below MB__LARGE */
     uint64_t large_bytes; /* of the others; also read without the lock (atomic) */
     struct {
         mb_stream native;
@@ -194,9 +196,9 @@ struct mb__shard {
 
 /* Address -> block. Readers take no lock; see table.c. */
 struct mb__table {
-    uint64_t sequence;            /* odd while a writer changes the table; atomic */
+    uint64_t sequence;             /* odd while a writer changes the table; atomic */
     struct mb__table_array *array; /* atomic */
-    struct mb__table_array *old;  /* outgrown ones, kept for late readers */
+    struct mb__table_array *old;   /* outgrown ones, kept for late readers */
     size_t count;
 };
 
@@ -208,8 +210,8 @@ struct mb_pool {
     struct mb_pool *prev, *next; /* of mb_device.pools */
     uint32_t id;                 /* owner tag of its frames */
     struct mb__heap heap;
-    struct mb__lane ready;  /* usable by anybody */
-    struct mb__lane apart;  /* several streams each */
+    struct mb__lane ready;   /* usable by anybody */
+    struct mb__lane apart;   /* several streams each */
     struct mb__lane **lanes; /* by stream index; NULL entries: nothing yet */
     uint32_t lane_count;
     struct mb_tree windows; /* cached ones */
@@ -219,7 +221,7 @@ struct mb_pool {
     uint64_t limit_bytes;       /* 0: none */
     uint64_t release_threshold; /* bytes */
     bool follow_events, opportunistic, internal_deps;
-    int64_t base_blocks, base_requested, base_allocated; /* live, without the shards' accounts */
+    int64_t base_blocks, base_requested, base_allocated;    /* live, without the shards' accounts */
     uint64_t requested_peak, allocated_peak, reserved_peak; /* reserved: heap.total_bytes */
     uint64_t stitched_live;
     struct mb__account accounts[MB__SHARDS]; /* each by its shard's lock */
@@ -227,12 +229,12 @@ struct mb_pool {
 
 struct mb__counters {
     uint64_t failed_requests, stitches, window_hits, grows, trims, waits;
-    uint64_t mallocs, frees;                            /* of the slow path */
-    uint64_t frames_peak, reserved_peak;                /* bytes; all pools and mappings */
-    uint64_t requested_peak, allocated_peak;            /* bytes; all pools and mappings */
-    uint64_t malloc_max_ns, free_max_ns;                /* slow path: every call */
-    uint64_t own_wrong_words;                           /* verify mismatches of debug.c */
-    uint64_t poison_hits;                               /* blocks found written after their free */
+    uint64_t mallocs, frees;                 /* of the slow path */
+    uint64_t frames_peak, reserved_peak;     /* bytes; all pools and mappings */
+    uint64_t requested_peak, allocated_peak; /* bytes; all pools and mappings */
+    uint64_t malloc_max_ns, free_max_ns;     /* slow path: every call */
+    uint64_t own_wrong_words;                /* verify mismatches of debug.c */
+    uint64_t poison_hits;                    /* blocks found written after their free */
 };
 
 struct mb_device {
@@ -250,22 +252,24 @@ struct mb_device {
     struct mb__table table;
     MB_VEC(struct mb__stream *) streams;      /* by index; records live until close */
     MB_VEC(struct mb__stream *) idle_streams; /* retired, empty: to be used again */
-    struct mb_tree windows;                  /* all stitched windows, by address */
+    struct mb_tree windows;                   /* all stitched windows, by address */
     struct mb_map by_native;                  /* native handle -> record, open streams */
     struct mb__stream *own;                   /* the runtime's own stream: maps for host requests */
     struct mb_event *events;
     struct mb_pool *pools, *default_pool;
-    struct mb_pool *spare_pools;              /* records of deleted ones, linked by next */
+    struct mb_pool *spare_pools; /* records of deleted ones, linked by next */
     uint32_t next_pool_id;
     struct mb__block *spare_blocks; /* unused records */
     MB_VEC(struct mb__block *) block_chunks;
     MB_VEC(struct mb__range) ranges, pieces; /* scratch of planning */
     MB_VEC(mb_pfn) pfns;                     /* scratch of mapping */
-    struct mb__window *quarantine_oldest, *quarantine_newest; /* check:uaf; unmapped, by older/newer */
+    struct mb__window *quarantine_oldest,
+        *quarantine_newest; /* check:uaf; unmapped, by older/newer */
     uint64_t quarantine_bytes;
-    MB_VEC(struct mb__window *) zombies;     /* of pools gone, to be unmapped when their users are done */
-    uint64_t recent[MB__RECENT];             /* addresses freed lately */
-    uint64_t generation;                     /* last one given out */
+    MB_VEC(struct mb__window *)
+    zombies;                     /* of pools gone, to be unmapped when their users are done */
+    uint64_t recent[MB__RECENT]; /* addresses freed lately */
+    uint64_t generation;         /* last one given out */
     struct mb__counters counters;
     struct mb_hist malloc_hist, free_hist, map_hist;
     struct mb__vmm *vmm;
@@ -332,10 +336,11 @@ uint64_t mb__stream_clock(const struct mb__stream *stream, const struct mb__stre
 bool mb__order_allows(const struct mb__stream *stream, const struct mb__stream *owner,
                       uint64_t ticket);
 bool mb__node_usable(const struct mb__stream *stream, const struct mb__node *node);
-/* Moves what the device has passed into the pool's ready lane; true if anything moved. With `record`,
- * first records fences on streams that hold free bytes. */
+/* Moves what the device has passed into the pool's ready lane; true if anything moved. With
+ * `record`, first records fences on streams that hold free bytes. */
 bool mb__promote(struct mb_pool *pool, bool record);
-/* Later work of `stream` waits for all that other streams hold free in the pool; true if one was added. */
+/* Later work of `stream` waits for all that other streams hold free in the pool; true if one was
+ * added. */
 bool mb__wait_for_others(struct mb_pool *pool, struct mb__stream *stream);
 /* Host wait for all that is pending, lock dropped meanwhile. */
 enum mb_err mb__wait_on_host(struct mb_device *dev);
@@ -362,7 +367,8 @@ bool mb__bins_malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t reque
 bool mb__bins_free(struct mb_device *dev, struct mb__block *block, bool host, mb_stream native);
 /* Timing of every MB__SAMPLE-th call: returns the start time, or 0 when this call is not timed. */
 uint64_t mb__sample_start(struct mb_device *dev);
-/* Gives all blocks of the pool's bins (NULL: of all pools) back to the heap; true if there were any. */
+/* Gives all blocks of the pool's bins (NULL: of all pools) back to the heap; true if there were
+ * any. */
 bool mb__bins_flush(struct mb_device *dev, const struct mb_pool *pool);
 /* The same for blocks from MB__LARGE on. */
 void mb__bins_flush_large(struct mb_device *dev, const struct mb_pool *pool);
@@ -388,6 +394,8 @@ enum mb_err mb__malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t req
                        mb_stream native, void **out);
 enum mb_err mb__free(struct mb_device *dev, void *ptr, bool host, mb_stream native);
 enum mb_err mb__record_stream(struct mb_device *dev, void *ptr, mb_stream native);
+/* Frees the records of all blocks, live ones too, at close. */
+void mb__blocks_fini(struct mb_device *dev);
 /* Returns a block's pieces and window; it is in no table and no account. Lock held. */
 void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb__stream *stream,
                       uint64_t ticket);
@@ -403,24 +411,26 @@ enum mb_err mb__bad_pointer(struct mb_device *dev, const void *ptr, const char *
 
 /* ------------------------------------------------------------------ stitch.c */
 
-/* Composes the block from usable ranges, from a cached window if one fits. MB_ERR_NO_MEMORY: the ranges do
- * not suffice and req->missing_bytes is set. */
+/* Composes the block from usable ranges, from a cached window if one fits. MB_ERR_NO_MEMORY: the
+ * ranges do not suffice and req->missing_bytes is set. */
 enum mb_err mb__stitch(struct mb__request *req);
 /* The same only if it makes less of the fragments than `cost`; MB_ERR_NO_MEMORY otherwise. */
 enum mb_err mb__stitch_if_cheaper(struct mb__request *req, int64_t cost);
 /* Shows [addr, addr + req->bytes), free bytes, through a window of its own. */
 enum mb_err mb__stitch_range(struct mb__request *req, uint64_t addr);
-/* Shows the block's ranges and further ones in a row at a new address, which it gets. MB_ERR_NO_MEMORY: the
- * block's last frame cannot be continued, or memory is short; nothing changed. */
+/* Shows the block's ranges and further ones in a row at a new address, which it gets.
+ * MB_ERR_NO_MEMORY: the block's last frame cannot be continued, or memory is short; nothing
+ * changed. */
 enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, uint64_t requested,
                               uint64_t bytes);
-/* The window's block shrinks to `bytes`: pages behind it are unmapped. On failure nothing changed. */
+/* The window's block shrinks to `bytes`: pages behind it are unmapped. On failure nothing changed.
+ */
 enum mb_err mb__window_shrink(struct mb_device *dev, struct mb__window *window, uint64_t bytes);
 /* The block of a window was freed. */
 void mb__window_cache(struct mb_pool *pool, struct mb__window *window, struct mb__stream *stream,
                       uint64_t ticket, struct mb__order *uses);
-/* Unmaps cached windows, oldest first, until at most `keep` bytes of them stay; those whose users may
- * still run stay too. */
+/* Unmaps cached windows, oldest first, until at most `keep` bytes of them stay; those whose users
+ * may still run stay too. */
 void mb__windows_drop(struct mb_pool *pool, uint64_t keep_bytes);
 /* Hands the windows of a pool that goes away to the device. MB_ERR_HOST_MEMORY. */
 enum mb_err mb__windows_orphan(struct mb_pool *pool);
@@ -436,7 +446,8 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out);
 enum mb_err mb__pool_delete(struct mb_pool *pool);
 void mb__pools_fini(struct mb_device *dev);
 bool mb__pool_is_open(const struct mb_pool *pool);
-/* Adds req->missing_bytes (or the whole request) of frames to the pool. MB_ERR_NO_MEMORY, _LIMIT. */
+/* Adds req->missing_bytes (or the whole request) of frames to the pool. MB_ERR_NO_MEMORY, _LIMIT.
+ */
 enum mb_err mb__pool_grow(struct mb__request *req);
 /* Gives whole free frames back to vm until the pool holds at most keep_bytes. */
 void mb__pool_release(struct mb_pool *pool, uint64_t keep_bytes);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Statistics. A pool's live bytes are a base, changed by the slow path, plus what each shard did since.
+ * Statistics. A pool's live bytes are a base, changed by the slow path, plus what each shard did
+ * since.
  *
- * Peaks: the slow path takes all shards' figures before and after it changes the base. Between two slow
- * calls only the warm path acts, and each shard remembers the highest it reached; with one thread the peak
- * is exact, with several it is the largest that one of them reached while the others stood as they do now.
+ * Peaks: the slow path takes all shards' figures before and after it changes the base. Between two
+ * slow calls only the warm path acts, and each shard remembers the highest it reached; with one
+ * thread the peak is exact, with several it is the largest that one of them reached while the
+ * others stood as they do now.
  *
  * Frames in use count bytes in bins as used: never less than the truth.
  *

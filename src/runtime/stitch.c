@@ -2,19 +2,20 @@
 /*
  * Windows: a range of addresses that shows several home ranges in a row.
  *
- * To compose a block: plan (plan.c) over the ranges that the stream may use, take addresses, map the frames
- * on the stream, and only then take the ranges, which cannot fail. The block's first and last frame may be
- * shared with other blocks, which have addresses of their own.
+ * To compose a block: plan (plan.c) over the ranges that the stream may use, take addresses, map
+ * the frames on the stream, and only then take the ranges, which cannot fail. The block's first and
+ * last frame may be shared with other blocks, which have addresses of their own.
  *
- * When the block is freed its ranges go back to the heap, but the mapping stays in a cache. An address that
- * nobody uses harms nobody: the frames remain the heap's. A later request of the same size that finds all
- * the ranges free again takes the block as it stands, without a plan, an entry or an invalidate: what a
- * training loop does in each step.
+ * When the block is freed its ranges go back to the heap, but the mapping stays in a cache. An
+ * address that nobody uses harms nobody: the frames remain the heap's. A later request of the same
+ * size that finds all the ranges free again takes the block as it stands, without a plan, an entry
+ * or an invalidate: what a training loop does in each step.
  *
  * Locking: the device's lock. Calls of vm are made under it.
- * Trade-offs: cached windows cost addresses and page tables; they are bounded in number and bytes and
- * dropped oldest first. A window is unmapped on the stream that used it last, behind that use; while that
- * is impossible (the stream is gone, or there were several) and the use may still run, it stays.
+ * Trade-offs: cached windows cost addresses and page tables; they are bounded in number and bytes
+ * and dropped oldest first. A window is unmapped on the stream that used it last, behind that use;
+ * while that is impossible (the stream is gone, or there were several) and the use may still run,
+ * it stays.
  */
 #include <string.h>
 
@@ -114,8 +115,8 @@ static enum mb_err collect_joined(struct mb__request *req)
 
 /* ------------------------------------------------------------------ unmapping */
 
-/* A stream behind whose work the window may be unmapped, or NULL: its users may still run and no single
- * stream is behind them. */
+/* A stream behind whose work the window may be unmapped, or NULL: its users may still run and no
+ * single stream is behind them. */
 static struct mb__stream *unmap_stream(struct mb_device *dev, const struct mb__window *window)
 {
     bool passed = !window->last || window->last_ticket <= window->last->done;
@@ -244,8 +245,8 @@ static struct mb__window *window_new(const struct mb__range *pieces, size_t coun
     return window;
 }
 
-/* Addresses for a window. If there are none, cached windows and the older half of those in quarantine make
- * room. */
+/* Addresses for a window. If there are none, cached windows and the older half of those in
+ * quarantine make room. */
 static enum mb_err take_addresses(struct mb_pool *pool, struct mb__window *window)
 {
     struct mb_device *dev = pool->dev;
@@ -352,8 +353,8 @@ static bool range_usable(const struct mb__request *req, struct mb__range range)
     uint64_t end = range.addr + range.bytes;
 
     for (; node; node = node->next) {
-        bool own = node->lane && (mb__lane_is_own(node->lane, req->stream) ||
-                                 node->lane == &req->pool->ready);
+        bool own = node->lane &&
+                   (mb__lane_is_own(node->lane, req->stream) || node->lane == &req->pool->ready);
 
         if (!own && !(req->ordered && req->stream && mb__node_usable(req->stream, node)))
             return false;
@@ -563,7 +564,8 @@ enum mb_err mb__window_shrink(struct mb_device *dev, struct mb__window *window, 
     uint64_t left = bytes;
     enum mb_err err = MB_OK;
 
-    /* The caller of realloc promises that no device work uses the block; its map may be under way still. */
+    /* The caller of realloc promises that no device work uses the block; its map may be under way
+     * still. */
     if (op.frames && window->mapped_on)
         err = dev->hw->ops->fence_wait_host(dev->hw, window->mapped, 0);
     if (!err && op.frames)
@@ -584,8 +586,8 @@ enum mb_err mb__window_shrink(struct mb_device *dev, struct mb__window *window, 
 
 /* ------------------------------------------------------------------ longer blocks */
 
-/* The block's own ranges, neighbours joined, at the front of dev->pieces; `rest` behind them is the free part
- * of its last frame. Room for both is there. */
+/* The block's own ranges, neighbours joined, at the front of dev->pieces; `rest` behind them is the
+ * free part of its last frame. Room for both is there. */
 static size_t own_ranges(const struct mb__block *block, struct mb__range *pieces, uint64_t *end)
 {
     size_t used = 0;
@@ -652,9 +654,9 @@ static void move_to_window(struct mb__request *req, struct mb__window *window, s
     dev->counters.stitches++;
 }
 
-/* Plans the continuation into dev->pieces behind the block's own ranges. *rest: bytes of the block's last
- * frame that join its last range. Returns all pieces; 0 if it cannot be done, with req->missing_bytes set if
- * more memory would do. */
+/* Plans the continuation into dev->pieces behind the block's own ranges. *rest: bytes of the
+ * block's last frame that join its last range. Returns all pieces; 0 if it cannot be done, with
+ * req->missing_bytes set if more memory would do. */
 static size_t plan_longer(struct mb__request *req, uint64_t more, size_t *own, uint64_t *rest)
 {
     struct mb_device *dev = req->dev;
@@ -679,7 +681,8 @@ static size_t plan_longer(struct mb__request *req, uint64_t more, size_t *own, u
     return *own + plan.count;
 }
 
-/* Collects and plans; grows the pool by what is missing, once. MB_ERR_NO_MEMORY: it cannot be done. */
+/* Collects and plans; grows the pool by what is missing, once. MB_ERR_NO_MEMORY: it cannot be done.
+ */
 static enum mb_err find_longer(struct mb__request *req, uint64_t more, size_t *own, uint64_t *rest,
                                size_t *count)
 {
@@ -688,8 +691,7 @@ static enum mb_err find_longer(struct mb__request *req, uint64_t more, size_t *o
 
     for (unsigned tries = 0; !err && tries < 2; tries++) {
         err = collect_joined(req);
-        if (!err &&
-            !MB_VEC_RESERVE(&dev->pieces, dev->ranges.count + 2 + count_pieces(req->block)))
+        if (!err && !MB_VEC_RESERVE(&dev->pieces, dev->ranges.count + 2 + count_pieces(req->block)))
             err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the plan of a longer block");
         if (err)
             return err;

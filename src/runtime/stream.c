@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Streams, their tickets and clocks, and the question that the whole runtime turns on: may this stream
- * use memory that was freed on that one?
+ * Streams, their tickets and clocks, and the question that the whole runtime turns on: may this
+ * stream use memory that was freed on that one?
  *
- *   the same stream          yes, at once
- *   a known dependency       yes: clock[owner] has reached the ticket (mb_stream_wait_event and our own
- *                            waits keep the clocks)
- *   already executed         yes: the owner's point has passed; read from host memory
- *   otherwise                after a wait that we insert, if the pool allows it
+ *   the same stream      yes, at once
+ *   a known dependency   yes: clock[owner] has reached the ticket; mb_stream_wait_event() and our
+ *                        own waits keep the clocks
+ *   already executed     yes: the owner's point has passed; read from host memory
+ *   otherwise            after a wait that we insert, if the pool allows it
  *
- * Fences are recorded when somebody wants the memory, not at each free: a free costs no device call. The
- * price is that the point recorded lies later than the free.
+ * Fences are recorded when somebody wants the memory, not at each free: a free costs no device
+ * call. The price is that the point recorded lies later than the free.
  *
  * Locking: everything here runs under the device's lock, except reading a ticket.
- * Trade-offs: a retired stream keeps its record and lanes until its memory has been used up; its index is
- * then given to the next new stream. Tickets go on from where they were, so that what is remembered of the
- * old stream stays true.
+ * Trade-offs: a retired stream keeps its record and lanes until its memory has been used up; its
+ * index is then given to the next new stream. Tickets go on from where they were, so that what is
+ * remembered of the old stream stays true.
  */
 #include "base/err.h"
 #include "base/log.h"
@@ -327,7 +327,8 @@ static size_t pending_fences(struct mb_device *dev, struct mb_hw_fence *list, si
     return count;
 }
 
-/* Frames that vm has back but that a cached window still shows cannot come free: let go of the windows. */
+/* Frames that vm has back but that a cached window still shows cannot come free: let go of the
+ * windows. */
 static void drop_idle_windows(struct mb_device *dev)
 {
     struct mb_vm_stats stats;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Open addressing with linear probing; removal shifts the entries behind back, so probes stay short.
+ * Open addressing with linear probing; removal shifts the entries behind back, so probes stay
+ * short.
  *
- * Locking: writers hold the device's lock. A reader takes none: it reads the sequence, probes, and reads
- * the sequence again; if a writer was at work, it starts over. The arrays of earlier sizes stay until the
- * end, so that a late reader never touches freed memory; together they are smaller than the present one.
- * An address that its caller owns is found however often a reader starts over, since nobody removes it.
+ * Locking: writers hold the device's lock. A reader takes none: it reads the sequence, probes, and
+ * reads the sequence again; if a writer was at work, it starts over. The arrays of earlier sizes
+ * stay until the end, so that a late reader never touches freed memory; together they are smaller
+ * than the present one. An address that its caller owns is found however often a reader starts
+ * over, since nobody removes it.
  */
 #include <stdlib.h>
 
@@ -161,8 +163,7 @@ struct mb__block *mb__table_get(const struct mb__table *table, uint64_t addr)
         struct mb__block *block = array && !(sequence & 1) ? probe(array, addr) : NULL;
 
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
-        if (!(sequence & 1) &&
-            __atomic_load_n(&table->sequence, __ATOMIC_RELAXED) == sequence)
+        if (!(sequence & 1) && __atomic_load_n(&table->sequence, __ATOMIC_RELAXED) == sequence)
             return block;
     }
 }

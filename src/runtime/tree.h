@@ -2,8 +2,8 @@
 /*
  * tree.h - trees ordered by a pair of numbers, over base's red-black tree.
  *
- * The heap keeps its ranges by (size, address) and by address; windows are kept by (size, serial) and by
- * address. The links carry the key, so one set of functions serves them all.
+ * The heap keeps its ranges by (size, address) and by address; windows are kept by (size, serial)
+ * and by address. The links carry the key, so one set of functions serves them all.
  *
  * LOCKING   The owner of the tree locks.
  */

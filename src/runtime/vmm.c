@@ -2,14 +2,15 @@
 /*
  * Addresses and frames apart: reserve, create, map, alias, sleep.
  *
- * A reservation is a window of vm with one record per page; a memory object is a list of frames with one
- * count per frame of the pages that show it. An alias shows whatever frame its source page shows: of a
- * memory object, whose count it raises, or of a block of malloc, which it pins: freeing the block then
- * takes effect when the last alias is gone.
+ * A reservation is a window of vm with one record per page; a memory object is a list of frames
+ * with one count per frame of the pages that show it. An alias shows whatever frame its source page
+ * shows: of a memory object, whose count it raises, or of a block of malloc, which it pins: freeing
+ * the block then takes effect when the last alias is gone.
  *
- * A batch is worked out on the host first. Each change of a page is logged with its old and new record; an
- * error anywhere puts the old records back, and so does a refusal by vm. Only then are counts raised for
- * what is new and dropped for what is old, in this order, so a frame that merely moves is never let go.
+ * A batch is worked out on the host first. Each change of a page is logged with its old and new
+ * record; an error anywhere puts the old records back, and so does a refusal by vm. Only then are
+ * counts raised for what is new and dropped for what is old, in this order, so a frame that merely
+ * moves is never let go.
  *
  * Locking: the device's lock.
  */
@@ -54,7 +55,7 @@ struct mb_mem {
     uint32_t count;             /* frames, present or not */
     uint64_t shown;             /* sum of maps */
     struct mem_frame {
-        mb_va home;    /* MB_NO_VA: no frame (asleep, or already given back) */
+        mb_va home; /* MB_NO_VA: no frame (asleep, or already given back) */
         mb_pfn pfn;
         uint32_t maps; /* pages that show it, or sleep over it */
     } frames[];
@@ -78,7 +79,8 @@ struct mb__vmm {
 enum mb_err mb__vmm_new(struct mb_device *dev)
 {
     dev->vmm = calloc(1, sizeof(*dev->vmm));
-    return dev->vmm ? MB_OK : mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the mapping records");
+    return dev->vmm ? MB_OK
+                    : mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the mapping records");
 }
 
 void mb__vmm_fini(struct mb_device *dev)
@@ -141,8 +143,8 @@ enum mb_err mb__vmm_reserve(struct mb_device *dev, uint64_t bytes, uint64_t alig
     enum mb_err err = check_pages(bytes, "size");
 
     if (!err && (!bytes || bytes / FRAME > UINT32_MAX))
-        err = mb__fail(MB_ERR_INVALID, "%" PRIu64 " bytes cannot be reserved; ask for 1 page to 2^32",
-                       bytes);
+        err = mb__fail(MB_ERR_INVALID,
+                       "%" PRIu64 " bytes cannot be reserved; ask for 1 page to 2^32", bytes);
     if (!err && align & (align - 1))
         err = mb__fail(MB_ERR_INVALID, "alignment 0x%" PRIx64 " is no power of two", align);
     if (err)
@@ -171,7 +173,8 @@ enum mb_err mb__vmm_unreserve(struct mb_device *dev, void *va, uint64_t bytes)
 
     if (!where || where->va.addr != addr || where->count * FRAME != bytes)
         return mb__fail(MB_ERR_NOT_FOUND,
-                        "%p with %" PRIu64 " bytes is not a whole range of mb_mem_reserve()", va, bytes);
+                        "%p with %" PRIu64 " bytes is not a whole range of mb_mem_reserve()", va,
+                        bytes);
     for (uint32_t i = 0; i < where->count; i++)
         if (where->pages[i].state != PAGE_EMPTY)
             return mb__fail(MB_ERR_BUSY, "page %u of the range at %p is %s; unmap it first", i, va,
@@ -260,14 +263,15 @@ enum mb_err mb__vmm_create(struct mb_device *dev, uint64_t bytes, mb_mem *out)
 
     if (!bytes || bytes > dev->hw->caps.total_bytes)
         return mb__fail(bytes ? MB_ERR_NO_MEMORY : MB_ERR_INVALID,
-                        "%" PRIu64 " bytes of memory were asked for; the device has %" PRIu64, bytes,
-                        dev->hw->caps.total_bytes);
+                        "%" PRIu64 " bytes of memory were asked for; the device has %" PRIu64,
+                        bytes, dev->hw->caps.total_bytes);
     mem = calloc(1, sizeof(*mem) + frames * sizeof(mem->frames[0]));
     homes = malloc(frames * sizeof(*homes));
     pfns = malloc(frames * sizeof(*pfns));
     err = mem && homes && pfns
               ? fill_frames(dev, (uint32_t)frames, homes, pfns)
-              : mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %" PRIu64 " frames", frames);
+              : mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %" PRIu64 " frames",
+                         frames);
     for (uint64_t i = 0; !err && i < frames; i++)
         mem->frames[i] = (struct mem_frame){homes[i], pfns[i], 0};
     free(homes);
@@ -420,7 +424,8 @@ static enum mb_err new_page(struct mb_device *dev, const struct mb_map_op *op, u
     out->block = mb__block_holding(dev, src);
     if (!out->block || src + FRAME > out->block->addr + out->block->bytes)
         return mb__fail(MB_ERR_NOT_FOUND,
-                        "source page 0x%" PRIx64 " lies neither in a mapping nor wholly in a block", src);
+                        "source page 0x%" PRIx64 " lies neither in a mapping nor wholly in a block",
+                        src);
     out->pfn = mb__vm_lookup(dev->vm, mb__va(src));
     return MB_OK;
 }
@@ -447,8 +452,9 @@ static enum mb_err check_op(struct mb_device *dev, const struct mb_map_op *op)
     err = check_pages(op->mem_offset, "offset");
     if (!err && (op->mem_offset > op->mem->count * FRAME ||
                  op->bytes > op->mem->count * FRAME - op->mem_offset))
-        err = mb__fail(MB_ERR_INVALID, "%" PRIu64 " bytes from %" PRIu64 " leave the memory of %" PRIu64,
-                       op->bytes, op->mem_offset, op->mem->count * FRAME);
+        err = mb__fail(MB_ERR_INVALID,
+                       "%" PRIu64 " bytes from %" PRIu64 " leave the memory of %" PRIu64, op->bytes,
+                       op->mem_offset, op->mem->count * FRAME);
     return err;
 }
 
@@ -477,9 +483,10 @@ static enum mb_err work_page(struct mb_device *dev, const struct mb_map_op *op,
         err = log_change(dev, where, page, new);
     if (err || old.state == PAGE_ASLEEP)
         return err;
-    return emit(dev->vmm, op->kind == MB_UNMAP     ? MB_VM_UNMAP
-                          : op->kind == MB_PROTECT ? MB_VM_PROTECT
-                                                   : MB_VM_MAP,
+    return emit(dev->vmm,
+                op->kind == MB_UNMAP     ? MB_VM_UNMAP
+                : op->kind == MB_PROTECT ? MB_VM_PROTECT
+                                         : MB_VM_MAP,
                 mb__va(addr), &new);
 }
 
@@ -564,8 +571,10 @@ static enum mb_err sleep_page(struct mb_device *dev, struct reservation *where, 
     if (page->state != PAGE_MAPPED)
         return mb__fail(MB_ERR_NOT_MAPPED, "page 0x%" PRIx64 " is not mapped", va.addr);
     if (!page->mem || page->mem->frames[page->index].maps != 1)
-        return mb__fail(MB_ERR_BUSY, "the frame of page 0x%" PRIx64 " is shown elsewhere too; unmap "
-                        "the other pages first", va.addr);
+        return mb__fail(MB_ERR_BUSY,
+                        "the frame of page 0x%" PRIx64 " is shown elsewhere too; unmap "
+                        "the other pages first",
+                        va.addr);
     new.state = PAGE_ASLEEP;
     err = log_change(dev, where, page, new);
     return err ? err : emit(dev->vmm, MB_VM_UNMAP, va, &new);
@@ -584,7 +593,8 @@ static enum mb_err locate(struct mb_device *dev, void *va, uint64_t bytes,
     *where = bytes ? find(dev, addr, bytes) : NULL;
     if (!*where)
         return mb__fail(MB_ERR_NOT_FOUND,
-                        "[%p, +%" PRIu64 ") does not lie in one range of mb_mem_reserve()", va, bytes);
+                        "[%p, +%" PRIu64 ") does not lie in one range of mb_mem_reserve()", va,
+                        bytes);
     return MB_OK;
 }
 

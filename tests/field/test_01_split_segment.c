@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 1 of the field (pytorch#35901, pytorch#159674): a large free segment was split by small blocks,
- * and a request failed although half of the segment was free. Here: whatever is free in total can be
- * allocated in one piece.
+ * Report 1 of the field (pytorch#35901, pytorch#159674): a large free segment was split by small
+ * blocks, and a request failed although half of the segment was free. Here: whatever is free in
+ * total can be allocated in one piece.
  */
 #include "support/runtime_rig.h"
 
@@ -10,7 +10,8 @@ enum {
     BLOCKS = 4096,
 };
 
-/* Carves blocks of three sizes until nothing fits, frees every other one, and asks for all that is free. */
+/* Carves blocks of three sizes until nothing fits, frees every other one, and asks for all that is
+ * free. */
 static void carve_and_ask(mb_device dev, mb_stream stream)
 {
     static const uint64_t sizes[] = {16515072, 11400192, 18191360};
@@ -19,8 +20,7 @@ static void carve_and_ask(mb_device dev, mb_stream stream)
     unsigned count = 0;
     void *ptr = NULL, *all;
 
-    while (count < BLOCKS &&
-           !mb_malloc_async(dev, sizes[count % 3], stream, &blocks[count])) {
+    while (count < BLOCKS && !mb_malloc_async(dev, sizes[count % 3], stream, &blocks[count])) {
         rt_fill(dev, blocks[count], 4096, count, stream);
         count++;
     }
@@ -29,8 +29,8 @@ static void carve_and_ask(mb_device dev, mb_stream stream)
         freed += sizes[i % 3];
         RT_OK(mb_free_async(dev, blocks[i], stream));
     }
-    /* Rounded down to frames: heads and tails of holes cannot all lie in one row of addresses, but no
-     * whole frame may be out of reach. */
+    /* Rounded down to frames: heads and tails of holes cannot all lie in one row of addresses, but
+     * no whole frame may be out of reach. */
     bytes = freed * 85 / 100;
     all = rt_malloc(dev, bytes, stream);
     rt_fill(dev, all, bytes, 77, stream);
@@ -56,7 +56,8 @@ TEST(free_half_in_pieces_serves_one_large_request)
     rt_close(dev);
 }
 
-/* Every free frame is reachable: blocks of whole frames, every other one freed, all of it asked for. */
+/* Every free frame is reachable: blocks of whole frames, every other one freed, all of it asked
+ * for. */
 TEST(every_free_frame_is_reachable)
 {
     enum { COUNT = 512 };

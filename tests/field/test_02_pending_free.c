@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 2 of the field (pytorch#189504): out of memory although the free of a fitting block was pending;
- * the same call succeeded a moment later. Here: the request takes the block in stream order.
+ * Report 2 of the field (pytorch#189504): out of memory although the free of a fitting block was
+ * pending; the same call succeeded a moment later. Here: the request takes the block in stream
+ * order.
  */
 #include "support/runtime_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 3 of the field (rmm#1245, rmm#2039): pools kept apart per stream fragment each other. Two streams
- * alternate mixed sizes, one goes away, and the other asks for 80% of the capacity.
+ * Report 3 of the field (rmm#1245, rmm#2039): pools kept apart per stream fragment each other. Two
+ * streams alternate mixed sizes, one goes away, and the other asks for 80% of the capacity.
  */
 #include "support/runtime_rig.h"
 
@@ -34,7 +34,8 @@ static void churn(mb_device dev, struct slot *slots, mb_stream *streams, uint64_
 
         empty(dev, slot);
         slot->stream = streams[round % 2];
-        slot->bytes = (1 + mb_test_random_below(state, 48)) << (9 + mb_test_random_below(state, 12));
+        slot->bytes = (1 + mb_test_random_below(state, 48))
+                      << (9 + mb_test_random_below(state, 12));
         slot->number = round;
         slot->ptr = rt_malloc(dev, slot->bytes, slot->stream);
         rt_fill(dev, slot->ptr, slot->bytes < 4096 ? slot->bytes : 4096, round, slot->stream);

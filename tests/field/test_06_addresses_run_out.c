@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 6 of the field (pytorch#186213): each import reserved addresses that never came back, until there
- * were none. Here: more addresses than a GPU has are handed out in all, and recycling keeps up. The
- * long form of it is test_slow_06_addresses.c.
+ * Report 6 of the field (pytorch#186213): each import reserved addresses that never came back,
+ * until there were none. Here: more addresses than a GPU has are handed out in all, and recycling
+ * keeps up. The long form of it is test_slow_06_addresses.c.
  */
 #include "support/runtime_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 7 of the field (pytorch#196258, vllm PR 43020): memory was unmapped under work that was still
- * queued. 200 times: a tensor of 2048 x 7168 floats, filled and dropped, without a host wait.
+ * Report 7 of the field (pytorch#196258, vllm PR 43020): memory was unmapped under work that was
+ * still queued. 200 times: a tensor of 2048 x 7168 floats, filled and dropped, without a host wait.
  */
 #include "support/runtime_rig.h"
 

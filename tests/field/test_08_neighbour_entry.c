@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 8 of the field (kvcached PR 465): rewriting a live entry faulted. A kernel reads one page again and
- * again while its neighbours under the same directory entry are mapped, unmapped and mapped elsewhere.
+ * Report 8 of the field (kvcached PR 465): rewriting a live entry faulted. A kernel reads one page
+ * again and again while its neighbours under the same directory entry are mapped, unmapped and
+ * mapped elsewhere.
  */
 #include "support/runtime_rig.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 9 of the field (rocm-systems#11693): kernels right after a map read zeros. 300 times 64 MiB are
- * mapped, filled and verified on one stream without delay; and again after touching the neighbour first, so
- * that the TLB already holds the group of entries that the map then changes.
+ * Report 9 of the field (rocm-systems#11693): kernels right after a map read zeros. 300 times 64
+ * MiB are mapped, filled and verified on one stream without delay; and again after touching the
+ * neighbour first, so that the TLB already holds the group of entries that the map then changes.
  */
 #include "support/runtime_rig.h"
 

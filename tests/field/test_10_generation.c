@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 10 of the field (torch_memory_saver#88): the same address got new frames, and registrations of it
- * (NCCL, RDMA) went stale unnoticed. Here: a generation number that grows with each remap, and a hook.
+ * Report 10 of the field (torch_memory_saver#88): the same address got new frames, and
+ * registrations of it (NCCL, RDMA) went stale unnoticed. Here: a generation number that grows with
+ * each remap, and a hook.
  */
 #include "support/runtime_rig.h"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 11 of the field (pytorch#145168, #147851, #163257, #133281): a pluggable allocator with its own
- * pool never returned memory and had no statistics. Here: a pool has both, and resets of its marks.
+ * Report 11 of the field (pytorch#145168, #147851, #163257, #133281): a pluggable allocator with
+ * its own pool never returned memory and had no statistics. Here: a pool has both, and resets of
+ * its marks.
  */
 #include "support/runtime_rig.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 12 of the field (torch_memory_saver PR 82, pytorch#192330): a size that is no multiple of the
- * granularity failed. Sizes 0, 1, 128, 6,912 and 2 MiB +- 1 through every allocating call.
+ * Report 12 of the field (torch_memory_saver PR 82, pytorch#192330): a size that is no multiple of
+ * the granularity failed. Sizes 0, 1, 128, 6,912 and 2 MiB +- 1 through every allocating call.
  */
 #include "support/runtime_rig.h"
 

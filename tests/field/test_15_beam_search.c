@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Report 15 of the field (vllm PR 32, fairseq2 PR 258): beam search copied cache blocks. Width 4, fork at
- * token 1,000: the beams share the pages of the common prefix, and only the page that the fork lies in is
- * copied.
+ * Report 15 of the field (vllm PR 32, fairseq2 PR 258): beam search copied cache blocks. Width 4,
+ * fork at token 1,000: the beams share the pages of the common prefix, and only the page that the
+ * fork lies in is copied.
  */
 #include "support/runtime_rig.h"
 
@@ -33,6 +33,23 @@ static void fork_beam(mb_device dev, char *va, const char *first, mb_mem own, ui
     /* The page that the fork lies in: the part that belongs to the prefix. */
     RT_OK(mb_copy_async(dev, va + prefix * page, first + prefix * page,
                         FORK_TOKEN * TOKEN_BYTES - prefix * page, stream));
+}
+
+/* One after the other ends; the others keep the prefix alive. */
+static void end_beams(mb_device dev, void **va, mb_mem *mem, uint64_t pages, mb_stream stream)
+{
+    uint64_t bytes = pages * mb_page_bytes(dev);
+
+    for (unsigned i = 0; i < WIDTH; i++) {
+        struct mb_map_op op = {.kind = MB_UNMAP, .va = va[i], .bytes = bytes};
+
+        RT_OK(mb_mem_map_async(dev, &op, 1, stream));
+        RT_OK(mb_mem_release(dev, mem[i]));
+        if (i + 1 < WIDTH)
+            RT_OK(mb_verify_async(dev, va[i + 1], FORK_TOKEN * TOKEN_BYTES, rt_seed(va[0], 1),
+                                  stream));
+        RT_OK(mb_mem_unreserve(dev, va[i], bytes));
+    }
 }
 
 TEST(beams_share_their_prefix)
@@ -70,17 +87,10 @@ TEST(beams_share_their_prefix)
         rt_fill(dev, tail, (TOKENS - FORK_TOKEN) * TOKEN_BYTES, 10 + i, stream);
     }
     for (unsigned i = 0; i < WIDTH; i++)
-        rt_verify(dev, (char *)va[i] + prefix_bytes, (TOKENS - FORK_TOKEN) * TOKEN_BYTES, 10 + i, stream);
+        rt_verify(dev, (char *)va[i] + prefix_bytes, (TOKENS - FORK_TOKEN) * TOKEN_BYTES, 10 + i,
+                  stream);
 
-    /* The first beam ends: the others keep the prefix alive. */
-    for (unsigned i = 0; i < WIDTH; i++) {
-        op = (struct mb_map_op){.kind = MB_UNMAP, .va = va[i], .bytes = pages * page};
-        RT_OK(mb_mem_map_async(dev, &op, 1, stream));
-        RT_OK(mb_mem_release(dev, mem[i]));
-        if (i + 1 < WIDTH)
-            RT_OK(mb_verify_async(dev, va[i + 1], prefix_bytes, rt_seed(va[0], 1), stream));
-        RT_OK(mb_mem_unreserve(dev, va[i], pages * page));
-    }
+    end_beams(dev, va, mem, pages, stream);
     CHECK_EQ(rt_stats(dev).allocated_bytes, 0);
     rt_close(dev);
 }
@@ -97,7 +107,8 @@ TEST(aliases_keep_a_freed_block_alive)
     src = (char *)(((uintptr_t)block + page - 1) / page * page);
     rt_fill(dev, src, bytes, 1, NULL);
     RT_OK(mb_mem_reserve(dev, bytes, 0, &va));
-    op = (struct mb_map_op){.kind = MB_ALIAS, .prot = MB_PROT_READ, .va = va, .bytes = bytes, .src = src};
+    op = (struct mb_map_op){
+        .kind = MB_ALIAS, .prot = MB_PROT_READ, .va = va, .bytes = bytes, .src = src};
     RT_OK(mb_mem_map_async(dev, &op, 1, NULL));
     RT_OK(mb_free_async(dev, block, NULL));
     other = rt_malloc(dev, bytes + page, NULL);

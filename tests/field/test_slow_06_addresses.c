@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The long form of report 6: a day of serving. Requests come and go; each reserves the addresses of its longest
- * context, shows the pages of a common prompt by alias, maps pages of its own as tokens arrive, and lets go of
- * everything at its end. Activations are allocated and freed beside them, on two streams.
+ * The long form of report 6: a day of serving. Requests come and go; each reserves the addresses of
+ * its longest context, shows the pages of a common prompt by alias, maps pages of its own as tokens
+ * arrive, and lets go of everything at its end. Activations are allocated and freed beside them, on
+ * two streams.
  *
- * More than 128 TiB of addresses are handed out in all. No stale or foreign translation may be used (an
- * address that came back too early), and the host's memory must stay as it was after the warm-up.
+ * More than 128 TiB of addresses are handed out in all. No stale or foreign translation may be used
+ * (an address that came back too early), and the host's memory must stay as it was after the
+ * warm-up.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,7 +92,8 @@ static void go_on(struct server *server, struct request *request)
     RT_OK(mb_mem_map_async(server->dev, &op, 1, stream));
     rt_fill(server->dev, va, 4096, request->number, stream);
     request->mapped++;
-    activations = rt_malloc(server->dev, 1 + mb_test_random_below(&server->state, 24 * RT_MIB), stream);
+    activations =
+        rt_malloc(server->dev, 1 + mb_test_random_below(&server->state, 24 * RT_MIB), stream);
     RT_OK(mb_free_async(server->dev, activations, stream));
 }
 

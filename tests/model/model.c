@@ -105,7 +105,7 @@ static bool note_failure(struct run *run, const char *what, enum mb_err err)
     do {                                                                                           \
         enum mb_err try_err = (call);                                                              \
         if (try_err)                                                                               \
-            return note_failure((run), #call, try_err);                                                    \
+            return note_failure((run), #call, try_err);                                            \
     } while (0)
 
 static mb_stream native(struct run *run, unsigned stream)
@@ -136,13 +136,15 @@ static bool fill(struct run *run, const struct block *block)
 {
     uint64_t bytes = block->bytes / 8 * 8;
 
-    TRY(run, mb_fill_async(run->dev, block->ptr, bytes, seed_of(block), native(run, block->stream)));
+    TRY(run,
+        mb_fill_async(run->dev, block->ptr, bytes, seed_of(block), native(run, block->stream)));
     return true;
 }
 
 static bool verify(struct run *run, const struct block *block, uint64_t bytes, unsigned stream)
 {
-    TRY(run, mb_verify_async(run->dev, block->ptr, bytes / 8 * 8, seed_of(block), native(run, stream)));
+    TRY(run,
+        mb_verify_async(run->dev, block->ptr, bytes / 8 * 8, seed_of(block), native(run, stream)));
     return true;
 }
 
@@ -161,8 +163,8 @@ static bool overlaps(struct run *run, const struct block *block)
     return false;
 }
 
-/* Bytes of whole frames that live blocks cannot touch: each block may lie across one frame more than its
- * size needs at either end. */
+/* Bytes of whole frames that live blocks cannot touch: each block may lie across one frame more
+ * than its size needs at either end. */
 static bool must_fit(struct run *run, uint64_t bytes)
 {
     uint64_t frame = (uint64_t)2 << 20, used = 0;

@@ -2,9 +2,9 @@
 /*
  * model.h - random programs run on the allocator and, in parallel, on a naive one.
  *
- * The naive allocator never reuses an address: a block is a number, a size, a stream and a pattern that must
- * be found in it until it is freed. A program is a list of operations that stays meaningful when any of
- * them is left out, so a failing one can be shrunk.
+ * The naive allocator never reuses an address: a block is a number, a size, a stream and a pattern
+ * that must be found in it until it is freed. A program is a list of operations that stays
+ * meaningful when any of them is left out, so a failing one can be shrunk.
  */
 #ifndef MB_TESTS_MODEL_MODEL_H
 #define MB_TESTS_MODEL_MODEL_H
@@ -48,8 +48,8 @@ bool model_run(const char *config, uint64_t capacity, const struct model_op *ops
                char *text);
 void model_print(const struct model_op *ops, size_t count);
 
-/* Removes operations as long as `fails` still holds; returns how many are left at the front of ops. At most
- * `budget` runs. */
+/* Removes operations as long as `fails` still holds; returns how many are left at the front of ops.
+ * At most `budget` runs. */
 typedef bool model_fails(void *context, const struct model_op *ops, size_t count);
 size_t model_shrink(struct model_op *ops, size_t count, model_fails *fails, void *context,
                     unsigned budget);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The allocator against a naive one, on random programs with several streams. A failing program is shrunk
- * and printed with its seed.
+ * The allocator against a naive one, on random programs with several streams. A failing program is
+ * shrunk and printed with its seed.
  */
 #include "model.h"
 
@@ -65,8 +65,8 @@ TEST(tight_device)
 
 TEST(tight_device_fresh_addresses)
 {
-    run_programs("backend:sim,device_memory:256m,seed:3,explore:yes,policy:fresh", (uint64_t)256 << 20,
-                 3);
+    run_programs("backend:sim,device_memory:256m,seed:3,explore:yes,policy:fresh",
+                 (uint64_t)256 << 20, 3);
 }
 
 TEST(tight_device_patient)
@@ -83,19 +83,20 @@ TEST(homes_mapped_by_the_driver)
 
 TEST(amd_model)
 {
-    run_programs("backend:sim,device_memory:256m,seed:6,explore:yes,model:mi210", (uint64_t)256 << 20,
-                 6);
+    run_programs("backend:sim,device_memory:256m,seed:6,explore:yes,model:mi210",
+                 (uint64_t)256 << 20, 6);
 }
 
 TEST(without_bins)
 {
-    run_programs("backend:sim,device_memory:256m,seed:7,explore:yes,cache:no", (uint64_t)256 << 20, 7);
+    run_programs("backend:sim,device_memory:256m,seed:7,explore:yes,cache:no", (uint64_t)256 << 20,
+                 7);
 }
 
 TEST(growth_fast)
 {
-    run_programs("backend:sim,device_memory:256m,seed:8,explore:yes,growth:fast", (uint64_t)256 << 20,
-                 8);
+    run_programs("backend:sim,device_memory:256m,seed:8,explore:yes,growth:fast",
+                 (uint64_t)256 << 20, 8);
 }
 
 TEST(walks_run_ahead)
@@ -104,7 +105,8 @@ TEST(walks_run_ahead)
                  (uint64_t)256 << 20, 9);
 }
 
-/* The shrinker itself: a program fails if it holds a trim after an order; two operations must be left. */
+/* The shrinker itself: a program fails if it holds a trim after an order; two operations must be
+ * left. */
 static bool order_then_trim(void *arg, const struct model_op *ops, size_t count)
 {
     bool order = false;

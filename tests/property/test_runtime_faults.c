@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call of the backend fails once, at every use of it in a program; the program goes on, and the
- * validator finds every invariant intact. A failed call of ours must have changed nothing.
+ * Every call of the backend fails once, at every use of it in a program; the program goes on, and
+ * the validator finds every invariant intact. A failed call of ours must have changed nothing.
  */
 #include <stdio.h>
 
@@ -47,8 +47,8 @@ static enum mb_err judge(struct program *program, enum mb_err err)
 static void drop(struct program *program, unsigned i)
 {
     if (program->blocks[i].ptr &&
-        !MAY_FAIL(program, mb_free_async(program->dev, program->blocks[i].ptr,
-                                         program->blocks[i].stream)))
+        !MAY_FAIL(program,
+                  mb_free_async(program->dev, program->blocks[i].ptr, program->blocks[i].stream)))
         program->blocks[i].ptr = NULL;
 }
 
@@ -134,7 +134,8 @@ TEST(every_backend_call_may_fail_at_every_use)
             run((enum mb_hw_fault_op)op, n, &failures);
             runs++;
         }
-        printf("%s: %llu uses\n", mb__hw_fault_name((enum mb_hw_fault_op)op), (unsigned long long)uses);
+        printf("%s: %llu uses\n", mb__hw_fault_name((enum mb_hw_fault_op)op),
+               (unsigned long long)uses);
     }
     CHECK(runs > 100);
     CHECK(failures > 0);

@@ -3,7 +3,7 @@
  * Properties of plans over random free ranges:
  *   the pieces are free, disjoint, and sum up to the request
  *   every piece but the first starts at a frame boundary, every piece but the last ends at one
- *   if a plan exists for some choice of head and tail, one is found (compared with a search of all choices)
+ *   if a choice of head and tail makes a plan, one is found (compared with a search of all choices)
  *   what is said to be missing suffices, and less does not
  */
 #include "runtime/plan.h"
@@ -92,7 +92,8 @@ static struct supply supply_of(const struct mb__range *ranges, size_t count)
     return supply;
 }
 
-/* Could x of this head, y of that tail and whole frames make the block? A split frame serves as a tail. */
+/* Could x of this head, y of that tail and whole frames make the block? A split frame serves as a
+ * tail. */
 static bool pair_does(uint64_t head, uint64_t tail, uint64_t whole, uint64_t bytes)
 {
     uint64_t rest = bytes % F;
@@ -197,7 +198,8 @@ TEST(places_are_inside_and_prefer_frame_boundaries)
 TEST(fragments_are_consumed_before_large_ranges)
 {
     /* Half a frame at the end of one, half at the start of another, and plenty elsewhere. */
-    struct mb__range ranges[3] = {{BASE + F / 2, F / 2}, {BASE + 4 * F, F / 2}, {BASE + 16 * F, 2 * F}};
+    struct mb__range ranges[3] = {
+        {BASE + F / 2, F / 2}, {BASE + 4 * F, F / 2}, {BASE + 16 * F, 2 * F}};
     struct mb__range pieces[5];
     struct mb__plan plan = mb__plan(ranges, 3, 3 * F, pieces);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Random batches of maps, aliases, unmaps and protections, sleeps and wakes, against a record of what each page
- * must show. A batch with an error in it must change nothing.
+ * Random batches of maps, aliases, unmaps and protections, sleeps and wakes, against a record of
+ * what each page must show. A batch with an error in it must change nothing.
  */
 #include <string.h>
 
@@ -52,8 +52,8 @@ static void verify_all(struct rig *rig)
 
         if (page->shown != SOMETHING || !rig->contents[page->mem][page->index])
             continue;
-        RT_OK(mb_verify_async(rig->dev, page_va(rig, i), 4096, rig->contents[page->mem][page->index],
-                              rig->stream));
+        RT_OK(mb_verify_async(rig->dev, page_va(rig, i), 4096,
+                              rig->contents[page->mem][page->index], rig->stream));
     }
 }
 
@@ -126,7 +126,8 @@ static struct mb_map_op random_op(struct rig *rig, uint64_t *state)
     return op;
 }
 
-/* A sleeping frame must not be mapped or aliased meanwhile; keep the model simple and wake first. */
+/* A sleeping frame must not be mapped or aliased meanwhile; keep the model simple and wake first.
+ */
 static bool any_asleep(const struct rig *rig)
 {
     for (unsigned i = 0; i < PAGES; i++)

@@ -82,7 +82,7 @@ static const char *run_sequence(const struct setting *set, uint64_t seed, const 
 /* Removes what the failure does not need. */
 static size_t shrink(const struct setting *set, uint64_t seed, struct step *steps, size_t count)
 {
-    struct step *less = malloc(count * sizeof(*less));
+    struct step *less = malloc((count + 1) * sizeof(*less));
     size_t at;
 
     CHECK(less);

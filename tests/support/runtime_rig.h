@@ -2,9 +2,9 @@
 /*
  * runtime_rig.h - small helpers of tests that use the public interface on the software GPU.
  *
- * Contents are how wrong mappings are seen: rt_fill() writes a pattern that belongs to a block, rt_verify()
- * reads it back through the TLB, and rt_clean() waits and demands that not a word, access or invariant was
- * wrong. All checks end the case, so they may be made on its thread only.
+ * Contents are how wrong mappings are seen: rt_fill() writes a pattern that belongs to a block,
+ * rt_verify() reads it back through the TLB, and rt_clean() waits and demands that not a word,
+ * access or invariant was wrong. All checks end the case, so they may be made on its thread only.
  */
 #ifndef MB_TESTS_RUNTIME_RIG_H
 #define MB_TESTS_RUNTIME_RIG_H

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Who may reuse what: the same stream at once, another after an event, a finished one, none before. An address
- * handed out again is the sign of reuse; the oracle and the patterns are the proof that it was allowed.
+ * Who may reuse what: the same stream at once, another after an event, a finished one, none before.
+ * An address handed out again is the sign of reuse; the oracle and the patterns are the proof that
+ * it was allowed.
  */
 #include "support/runtime_rig.h"
 
@@ -140,7 +141,8 @@ TEST(finished_memory_is_anybodys)
     rt_close(dev);
 }
 
-/* Without internal dependencies a stream does not wait for another, but the host does before giving up. */
+/* Without internal dependencies a stream does not wait for another, but the host does before giving
+ * up. */
 TEST(no_request_fails_while_memory_is_pending)
 {
     mb_device dev = rt_open("backend:sim,device_memory:256m");

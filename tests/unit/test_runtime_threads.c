@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Threads that allocate and free beside each other, hand blocks to one another, and take the slow path and
- * the statistics meanwhile. Meant for the thread sanitizer; the counts and the contents must be right in
- * any build.
+ * Threads that allocate and free beside each other, hand blocks to one another, and take the slow
+ * path and the statistics meanwhile. Meant for the thread sanitizer; the counts and the contents
+ * must be right in any build.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -41,7 +41,8 @@ static uint64_t pick_bytes(uint64_t *state)
     return sizes[mb_test_random_below(state, 5)];
 }
 
-/* Synchronous blocks may be freed by anybody; their contents are the device's business elsewhere. */
+/* Synchronous blocks may be freed by anybody; their contents are the device's business elsewhere.
+ */
 static void exchange(struct worker *worker, uint64_t *state)
 {
     struct shared *shared = worker->shared;
@@ -98,7 +99,8 @@ static void run_all(const char *config)
     struct mb_stats stats;
 
     for (unsigned i = 0; i < THREADS; i++) {
-        workers[i] = (struct worker){.shared = &shared, .number = i, .stream = rt_stream(shared.dev)};
+        workers[i] =
+            (struct worker){.shared = &shared, .number = i, .stream = rt_stream(shared.dev)};
         CHECK_EQ(pthread_create(&workers[i].thread, NULL, run, &workers[i]), 0);
     }
     for (unsigned i = 0; i < THREADS; i++)

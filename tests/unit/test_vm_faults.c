@@ -47,7 +47,7 @@ static void take_picture(struct world *w, struct picture *p)
 static void compare(const struct picture *before, const struct picture *after, const char *call)
 {
     if (before->owned != after->owned || before->handed_out != after->handed_out ||
-        memcmp(before->shown, after->shown, sizeof(before->shown)) ||
+        memcmp(before->shown, after->shown, sizeof(before->shown)) != 0 ||
         after->refs_a > before->refs_a || after->refs_b > before->refs_b)
         FAIL("%s failed and changed something", call);
 }
