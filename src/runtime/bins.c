@@ -94,9 +94,9 @@ static void add_bytes(struct mb__shard *shard, uint64_t size, int64_t bytes)
 static struct mb__bin *set_of(struct mb__shard *shard, const struct mb_pool *pool,
                               const struct mb__stream *stream, uint64_t bytes)
 {
-    /* Numbers, not addresses: what a set gives up must not depend on where the host put a record.
-     */
-    uint64_t key = bytes ^ (uint64_t)pool->id << 48 ^ (uint64_t)stream->index << 40;
+    /* Numbers, not addresses: what a set gives up must not depend on where the host put records. */
+    uint64_t order = stream ? (uint64_t)stream->index + 1 : 0;
+    uint64_t key = bytes ^ (uint64_t)pool->id << 48 ^ order << 32;
 
     return shard->bins[(key * 0x9e3779b97f4a7c15u) >> 58];
 }
