@@ -3,13 +3,14 @@
  * Audit: reads a finished command list as the device will, against the log, and says whether every
  * changed slot gets what the order of operations demands:
  *
- *   an entry goes   clear < BARRIER < INVALIDATE of the slot < MEMBAR       (deferred: clear < BARRIER)
+ *   an entry goes   clear < BARRIER < INVALIDATE of the slot < MEMBAR
+ *                   (deferred, and no entry comes: clear < BARRIER)
  *   an entry comes  write < BARRIER [< INVALIDATE of the slot]
  *   both            the clear's MEMBAR < the write
  *
- * It shares no code with the planner: groups are counted slot by slot. It runs in builds with assertions
- * on every batch before it is submitted. A violation refuses the batch; builds with mutants note it and
- * go on, so that the oracle can be seen to catch it too.
+ * It shares no code with the planner: groups are counted slot by slot. It runs in builds with
+ * assertions on every batch before it is submitted. A violation refuses the batch; builds with
+ * mutants note it and go on, so that the oracle can be seen to catch it too.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -55,7 +56,8 @@ static struct order find(const struct mb_vm *vm, const struct mb__region *region
     return order;
 }
 
-/* First command of the kind behind position `from` (and, an INVALIDATE, covering the slot); 0: none. */
+/* First command of the kind behind position `from` (and, an INVALIDATE, covering the slot); 0:
+ * none. */
 static size_t after(const struct mb_vm *vm, const struct mb__region *region, uint32_t slot,
                     size_t from, enum mb_hw_cmd_kind kind)
 {
@@ -68,7 +70,8 @@ static size_t after(const struct mb_vm *vm, const struct mb__region *region, uin
     return 0;
 }
 
-/* Had the group a slot with an entry before the batch that the batch leaves as it is? `g` may be -1. */
+/* Had the group a slot with an entry before the batch that the batch leaves as it is? `g` may be
+ * -1. */
 static bool keeps_entries(const struct mb_vm *vm, const struct mb__region *region, int64_t g)
 {
     uint32_t first = (uint32_t)g << region->group_shift;
@@ -100,8 +103,8 @@ static size_t last_clear(const struct mb_vm *vm, const struct mb__region *region
     return last;
 }
 
-/* Does an invalidate of the slot stand before its write, but behind every clear of a slot through which
- * the group could have been walked? */
+/* Does an invalidate of the slot stand before its write, but behind every clear of a slot through
+ * which the group could have been walked? */
 static bool dropped_before(const struct mb_vm *vm, const struct mb__region *region, uint32_t slot,
                            size_t write)
 {

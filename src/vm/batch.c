@@ -6,18 +6,20 @@
  *                keeps what each touched slot held before. New entries take their references. An
  *                error undoes the log.
  *   2. intend    the software GPU's oracle is told what the program must see from now on.
- *   3. plan      the log, not the operations, says what changes: a slot touched twice is written once.
- *                Slots that lose their entry and slots that get one become runs.
+ *   3. plan      the log, not the operations, says what changes: a slot touched twice is written
+ *                once. Slots that lose their entry and slots that get one become runs.
  *   4. commands  wait for earlier batches of the same windows on other streams
  *                clear · BARRIER · INVALIDATE · MEMBAR     slots that lose their entry
  *                write · BARRIER · [INVALIDATE]            slots that get one
  *   5. submit    all or nothing; on failure record, references and oracle go back.
- *   6. commit    groups' states, windows' last fences, references of old frames once the fence passed.
+ *   6. commit    groups' states, windows' last fences; references of old frames wait for the fence.
  *
- * A remap clears before it writes, so that no address is mapped twice without an invalidate between.
+ * A remap clears before it writes, so that no address is mapped twice without an invalidate
+ * between.
  *
  * Locking   vm's lock over all of it, so that the order of submissions is the order of the record.
- * Cost      Three passes over the slots, each a few nanoseconds a slot: record, plan, commit.
+ * Cost      Passes over the slots, each a few nanoseconds a slot: record, plan; commit for several
+ *           operations, since only then can a slot be touched twice and carries marks.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -46,6 +48,9 @@ static void start(struct mb_vm *vm)
 {
     struct mb__batch *batch = &vm->batch;
 
+    batch->old = batch->visible = 0;
+    batch->single = false;
+
     batch->number++;
     batch->log.count = batch->windows.count = batch->clears.count = batch->writes.count = 0;
     batch->pfns.count = batch->clear_drops.count = batch->write_drops.count = batch->cmds.count = 0;
@@ -62,7 +67,13 @@ static struct mb__slot *log_slot(struct mb_vm *vm, const struct mb__log *log)
 static void unref_now(struct mb_vm *vm, uint32_t pfn)
 {
     if (!MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
-        mb__frame_at(vm, mb__frame_of(pfn))->word -= MB__REF;
+        mb__frame_known(vm, mb__frame_of(pfn))->word -= MB__REF;
+}
+
+/* Marks that the batch leaves in slots until it is committed or undone. */
+static uint32_t marks(const struct mb__batch *batch, uint32_t wanted)
+{
+    return batch->single ? 0 : wanted;
 }
 
 /* An entry that the batch itself made goes before it was ever written: so does its reference. */
@@ -102,24 +113,26 @@ static inline struct mb__frame *frame_for(struct mb_vm *vm, uint32_t pfn, uint32
     return frame;
 }
 
-/* The window of a slot, entered into the batch. */
-static enum mb_err window_of(struct mb_vm *vm, const struct mb_vm_op *op,
-                             const struct mb__slot *slot, struct mb__window **out)
+/* The window of a slot, entered into the batch; NULL: *err says why not. */
+static struct mb__window *window_of(struct mb_vm *vm, const struct mb_vm_op *op,
+                                    const struct mb__slot *slot, enum mb_err *err)
 {
-    struct mb__window *window;
+    struct mb__window *window = vm->windows.data[slot->window];
 
-    if (!slot->window)
-        return mb__fail(MB_ERR_NOT_FOUND,
+    if (!window) {
+        *err = mb__fail(MB_ERR_NOT_FOUND,
                         "a slot of the operation at %#" PRIx64 " (%u slots) lies in no window",
                         op->va.addr, op->frames);
-    window = vm->windows.data[slot->window];
+        return NULL;
+    }
     if (window->batch != vm->batch.number) {
-        if (!MB_VEC_PUSH(&vm->batch.windows, window))
-            return mb__no_host_memory("a list of windows");
+        if (!MB_VEC_PUSH(&vm->batch.windows, window)) {
+            *err = mb__no_host_memory("a list of windows");
+            return NULL;
+        }
         window->batch = vm->batch.number;
     }
-    *out = window;
-    return MB_OK;
+    return window;
 }
 
 static uint32_t new_flags(enum mb_prot prot)
@@ -147,14 +160,16 @@ static inline struct mb__log *touch(struct mb__log *log, const struct mb__slot *
 }
 
 /*
- * All three apply operations to the record; slots before an error stay changed, the log undoes them. A
- * new entry takes its reference at once, whatever the slot showed before; the old entry's goes when the
- * batch's fence has passed. Counters are kept in locals: these loops are the host's share of a batch.
+ * All three apply operations to the record; slots before an error stay changed, the log undoes
+ * them. A new entry takes its reference at once, whatever the slot showed before; the old entry's
+ * goes when the batch's fence has passed. Counters are kept in locals: these loops are the host's
+ * share of a batch.
  */
 static enum mb_err map_part(struct mb_vm *vm, const struct part *part)
 {
     const struct mb_vm_op *op = part->op;
-    uint32_t flags = new_flags(op->prot) | MB__SLOT_NEW | MB__SLOT_TOUCHED, mapped = 0, i;
+    uint32_t flags = new_flags(op->prot) | marks(&vm->batch, MB__SLOT_NEW | MB__SLOT_TOUCHED);
+    uint32_t mapped = 0, old = 0, visible = 0, i;
     uint32_t leaf_mask = (1u << (part->region->leaf_shift - MB_PFN_SHIFT)) - 1;
     uint32_t step = MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN) ? 0 : MB__REF;
     uint8_t index = (uint8_t)(part->region - vm->region);
@@ -172,12 +187,16 @@ static enum mb_err map_part(struct mb_vm *vm, const struct part *part)
             __builtin_prefetch(mb__frame_at(vm, mb__frame_of(op->pfns[i + AHEAD].n)), 1);
         log = touch(log, slot, index, part->first + i);
         mapped += ~slot->flags & MB__SLOT_MAPPED;
+        old += slot->flags & MB__SLOT_TOUCHED ? 0 : slot->flags & MB__SLOT_MAPPED;
+        visible += mb__slot_visible(slot->flags) && slot->pfn != pfn;
         forget_new(vm, slot);
         frame->word += step;
         slot->pfn = pfn;
         slot->flags = flags;
     }
     part->window->mapped += mapped;
+    vm->batch.old += old;
+    vm->batch.visible += visible;
     vm->batch.log.count = (size_t)(log - vm->batch.log.data);
     return i < part->to ? bad_frame(op, i, part->region->leaf_shift) : MB_OK;
 }
@@ -185,17 +204,22 @@ static enum mb_err map_part(struct mb_vm *vm, const struct part *part)
 static enum mb_err change_part(struct mb_vm *vm, const struct part *part)
 {
     const struct mb_vm_op *op = part->op;
-    uint32_t flags = op->kind == MB_VM_PROTECT ? new_flags(op->prot) : 0, i;
+    uint32_t flags = op->kind == MB_VM_PROTECT ? new_flags(op->prot) : 0, old = 0, visible = 0, i;
+    uint32_t touched = marks(&vm->batch, MB__SLOT_TOUCHED);
     uint8_t index = (uint8_t)(part->region - vm->region);
     struct mb__log *log = vm->batch.log.data + vm->batch.log.count;
     struct mb__slot *slot = part->region->slot + part->first + part->from;
 
     for (i = part->from; i < part->to && slot->flags & MB__SLOT_MAPPED; i++, slot++) {
         log = touch(log, slot, index, part->first + i);
+        old += !(slot->flags & MB__SLOT_TOUCHED);
+        visible += mb__slot_visible(slot->flags);
         if (!flags)
             forget_new(vm, slot);
-        slot->flags = flags | MB__SLOT_TOUCHED | (slot->flags & MB__SLOT_NEW);
+        slot->flags = flags | touched | (slot->flags & MB__SLOT_NEW);
     }
+    vm->batch.old += old;
+    vm->batch.visible += visible;
     part->window->mapped -= flags ? 0 : i - part->from;
     vm->batch.log.count = (size_t)(log - vm->batch.log.data);
     if (i == part->to)
@@ -213,8 +237,8 @@ static enum mb_err apply(struct mb_vm *vm, const struct mb_vm_op *op)
     for (; !err && part.from < op->frames; part.from = part.to) {
         uint32_t slot = part.first + part.from, left;
 
-        err = window_of(vm, op, &part.region->slot[slot], &part.window);
-        if (err)
+        part.window = window_of(vm, op, &part.region->slot[slot], &err);
+        if (!part.window)
             break;
         left = part.window->slot + part.window->slots - slot;
         part.to = op->frames - part.from < left ? op->frames : part.from + left;
@@ -231,6 +255,8 @@ static void undo_record(struct mb_vm *vm)
         struct mb__slot *slot = log_slot(vm, log);
         struct mb__window *window = vm->windows.data[slot->window];
 
+        if (vm->batch.single && vm->batch.kind == MB_VM_MAP)
+            unref_now(vm, slot->pfn);
         forget_new(vm, slot);
         window->mapped += log->old_flags & MB__SLOT_MAPPED;
         window->mapped -= slot->flags & MB__SLOT_MAPPED;
@@ -276,6 +302,8 @@ static enum mb_err record(struct mb_vm *vm, const struct mb_vm_op *ops, unsigned
     enum mb_err err = MB_OK;
     size_t slots = 0;
 
+    vm->batch.single = count == 1;
+    vm->batch.kind = ops[0].kind;
     for (unsigned i = 0; !err && i < count; i++) {
         struct mb__region *region;
 
@@ -361,8 +389,8 @@ static bool plan_stretch(struct mb__batch *batch, uint8_t region, uint32_t slot,
     return ADD_RUN(&batch->writes, run);
 }
 
-/* The longest stretch from log entry `i` on that lies in one group and changes in one way. Returns the
- * index behind it; 0: no memory. */
+/* The longest stretch from log entry `i` on that lies in one group and changes in one way. Returns
+ * the index behind it; 0: no memory. */
 static size_t plan_from(struct mb_vm *vm, size_t i)
 {
     struct mb__batch *batch = &vm->batch;
@@ -391,19 +419,62 @@ static size_t plan_from(struct mb_vm *vm, size_t i)
     return i + count;
 }
 
-static enum mb_err plan(struct mb_vm *vm)
+static enum mb_err plan_each(struct mb_vm *vm)
 {
     struct mb__batch *batch = &vm->batch;
 
     /* plan_from writes a stretch's frames before it knows whether they are needed. */
     if (!MB_VEC_RESERVE(&batch->pfns, batch->log.count))
         return mb__no_host_memory("the frames of a batch");
+    batch->frames = batch->pfns.data;
     for (size_t i = 0; i < batch->log.count;) {
         i = plan_from(vm, i);
         if (!i)
             return mb__no_host_memory("the runs of a batch");
     }
-    return mb__drops_plan(vm);
+    return MB_OK;
+}
+
+/* One operation that changes all its slots in one way, as most are: one run, and no look at
+ * slots. */
+static enum mb_err plan_uniform(struct mb_vm *vm, const struct mb_vm_op *op, unsigned change)
+{
+    struct mb__batch *batch = &vm->batch;
+    uint32_t slot = batch->log.data[0].slot, left = op->frames;
+    uint8_t index = batch->log.data[0].region;
+    unsigned shift = vm->region[index].group_shift;
+
+    batch->frames = op->pfns;
+    batch->pfns.count = left; /* what plan_stretch counts back from */
+    if (!plan_stretch(batch, index, slot, left, change))
+        return mb__no_host_memory("the runs of a batch");
+    while (left) {
+        uint32_t part = (((slot >> shift) + 1) << shift) - slot;
+
+        part = part < left ? part : left;
+        if (mb__group_touch(vm, index, slot >> shift, change & CHANGE_WAS ? part : 0,
+                            change & CHANGE_NOW ? part : 0))
+            return MB_ERR_HOST_MEMORY;
+        slot += part;
+        left -= part;
+    }
+    return MB_OK;
+}
+
+static enum mb_err plan(struct mb_vm *vm, const struct mb_vm_op *ops)
+{
+    const struct mb__batch *batch = &vm->batch;
+    unsigned now = CHANGE_NOW | (unsigned)ops->prot << CHANGE_PROT_SHIFT;
+    bool all = batch->visible == ops->frames; /* slots lose an entry (a map: another frame's) */
+    enum mb_err err;
+
+    if (batch->single && ops->kind == MB_VM_MAP && ops->prot && (!batch->old || all))
+        err = plan_uniform(vm, ops, all ? now | CHANGE_WAS : now);
+    else if (batch->single && ops->kind == MB_VM_UNMAP && all)
+        err = plan_uniform(vm, ops, CHANGE_WAS);
+    else
+        err = plan_each(vm);
+    return err ? err : mb__drops_plan(vm);
 }
 
 /* ------------------------------------------------------------ commands */
@@ -464,7 +535,7 @@ static enum mb_err emit_writes(struct mb_vm *vm)
         const struct mb__run *run = &batch->writes.data[i];
 
         err = mb__pgt_leaves(vm, &vm->region[run->region], run->slot, run->count,
-                             batch->pfns.data + run->pfn, (enum mb_prot)run->prot);
+                             batch->frames + run->pfn, (enum mb_prot)run->prot);
     }
     if (!err && batch->writes.count)
         err = mb__cmd_kind(vm, MB_HW_BARRIER);
@@ -490,6 +561,20 @@ static enum mb_err emit(struct mb_vm *vm, const struct mb_hw_stream *stream)
 
 /* ------------------------------------------------------------ commit */
 
+/* Without marks every old entry has gone the same way. */
+static void settle_single(struct mb_vm *vm, struct mb__wait *refs)
+{
+    const struct mb__log *log = vm->batch.log.data, *end = log + vm->batch.log.count;
+    uint32_t count = 0;
+
+    for (; refs && vm->batch.kind != MB_VM_PROTECT && log < end; log++) {
+        if (log->old_flags & MB__SLOT_MAPPED)
+            refs->frames[count++] = mb__frame_of(log->old_pfn);
+    }
+    if (refs)
+        refs->count = count;
+}
+
 /* Slots lose their marks; old entries' references go into `refs` (NULL: there are none). */
 static void settle_slots(struct mb_vm *vm, struct mb__wait *refs)
 {
@@ -500,7 +585,7 @@ static void settle_slots(struct mb_vm *vm, struct mb__wait *refs)
         struct mb__slot *slot = log_slot(vm, log);
 
         /* The old entry is gone, or another one (of the same frame perhaps) has taken its place. */
-        if (log->old_flags & MB__SLOT_MAPPED &&
+        if (refs && log->old_flags & MB__SLOT_MAPPED &&
             (slot->flags & MB__SLOT_NEW || !(slot->flags & MB__SLOT_MAPPED)))
             refs->frames[count++] = mb__frame_of(log->old_pfn);
         slot->flags &= ~(uint32_t)(MB__SLOT_TOUCHED | MB__SLOT_NEW);
@@ -514,12 +599,16 @@ static void commit(struct mb_vm *vm, struct mb_hw_fence fence, struct mb__wait *
     struct mb__batch *batch = &vm->batch;
 
     mb__groups_commit(vm);
-    settle_slots(vm, refs);
+    if (batch->single)
+        settle_single(vm, refs);
+    else
+        settle_slots(vm, refs);
     for (size_t i = 0; i < batch->windows.count; i++)
         batch->windows.data[i]->last = fence;
     for (size_t i = 0; i < batch->clears.count; i++)
         vm->stats.entries_written += batch->clears.data[i].count;
-    vm->stats.entries_written += batch->pfns.count;
+    for (size_t i = 0; i < batch->writes.count; i++)
+        vm->stats.entries_written += batch->writes.data[i].count;
     vm->stats.map_batches += batch->writes.count != 0;
     vm->stats.unmap_batches += batch->clears.count != 0;
     vm->stats.invalidates += batch->invalidates;
@@ -538,13 +627,9 @@ static void drop_waits(struct mb_vm *vm, struct waits *waits)
 
 static enum mb_err make_waits(struct mb_vm *vm, struct waits *waits)
 {
-    uint32_t old = 0;
-
     *waits = (struct waits){0};
-    for (size_t i = 0; i < vm->batch.log.count; i++)
-        old += vm->batch.log.data[i].old_flags & MB__SLOT_MAPPED;
-    if (old) {
-        waits->refs = mb__wait_new(vm, MB__WAIT_REFS, 1, old);
+    if (vm->batch.old) {
+        waits->refs = mb__wait_new(vm, MB__WAIT_REFS, 1, vm->batch.old);
         if (!waits->refs)
             return MB_ERR_HOST_MEMORY;
     }
@@ -568,11 +653,12 @@ static void start_waits(struct mb_vm *vm, struct waits *waits, struct mb_hw_fenc
 }
 
 /* Steps 3 to 6; the record has been changed. */
-static enum mb_err execute(struct mb_vm *vm, struct mb_hw_stream *stream, struct mb_hw_fence *done)
+static enum mb_err execute(struct mb_vm *vm, struct mb_hw_stream *stream,
+                           const struct mb_vm_op *ops, struct mb_hw_fence *done)
 {
     struct waits waits = {0};
     struct mb_hw_fence fence;
-    enum mb_err err = plan(vm);
+    enum mb_err err = plan(vm, ops);
 
     if (!err)
         err = emit(vm, stream);
@@ -610,7 +696,7 @@ enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const str
     if (err)
         goto out;
     intend(vm, ops, count);
-    err = execute(vm, stream, done);
+    err = execute(vm, stream, ops, done);
     if (err) {
         undo_record(vm);
         intend(vm, ops, count);

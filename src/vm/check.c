@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The invariants of the record, one function each; doc/invariants.md has the list. They recompute from
- * the frames and slots what the counters say, so a wrong counter and a wrong slot are both seen.
+ * The invariants of the record, one function each; doc/invariants.md has the list. They recompute
+ * from the frames and slots what the counters say, so a wrong counter and a wrong slot are both
+ * seen.
  *
  * Cost      O(frames + slots handed out + waits): for tests and mb_check(), not for hot paths.
  */
@@ -15,7 +16,7 @@
 
 static enum mb__frame_state state_at(struct mb_vm *vm, uint32_t page)
 {
-    return (enum mb__frame_state)(mb__frame_at(vm, vm->homes[page].frame)->word & MB__STATE);
+    return (enum mb__frame_state)(mb__frame_known(vm, vm->homes[page].frame)->word & MB__STATE);
 }
 
 /* Home pages that may hold something: up to the end of the highest slab. */
@@ -32,7 +33,8 @@ static uint32_t home_end(const struct mb_vm *vm)
     return end;
 }
 
-/* Every frame has one home page and the reverse; FREE is exactly what the pool says; slabs count. */
+/* Every frame has one home page and the reverse; FREE is exactly what the pool says; slabs
+ * count. */
 enum mb_err mb__check_frames(struct mb_vm *vm)
 {
     uint32_t end = home_end(vm);
@@ -103,7 +105,8 @@ enum mb_err mb__check_accounts(struct mb_vm *vm)
     return MB_OK;
 }
 
-/* Entries that name each frame: mapped homes, window slots, and entries whose clear is under way. */
+/* Entries that name each frame: mapped homes, window slots, and entries whose clear is under
+ * way. */
 static enum mb_err count_entries(struct mb_vm *vm, uint32_t *entries, uint32_t end)
 {
     for (uint32_t page = 0; page < end; page++)
@@ -125,7 +128,7 @@ static enum mb_err count_entries(struct mb_vm *vm, uint32_t *entries, uint32_t e
     for (size_t i = 0; i < vm->queues.count; i++) {
         for (const struct mb__wait *wait = vm->queues.data[i].head; wait; wait = wait->next) {
             for (uint32_t k = 0; wait->kind == MB__WAIT_REFS && k < wait->count; k++)
-                entries[mb__frame_at(vm, wait->frames[k])->home]++;
+                entries[mb__frame_known(vm, wait->frames[k])->home]++;
         }
     }
     return MB_OK;

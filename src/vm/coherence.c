@@ -2,20 +2,21 @@
 /*
  * Coherence: which invalidates a batch needs.
  *
- * A group is CLEAN when nothing on the device can have walked it since the last invalidate of it, else
- * CACHED. What the record knows:
+ * A group is CLEAN when nothing on the device can have walked it since the last invalidate of it,
+ * else CACHED. What the record knows:
  *
- *   - A group with a valid entry is CACHED: programs may access it at any moment. So is, where walks may
- *     run ahead, the group behind it.
- *   - Without valid entries nothing may access it; the next invalidate of all of it that comes after
- *     the clears makes it CLEAN.
+ *   - A group with a valid entry is CACHED: programs may access it at any moment. So is, where
+ *     walks may run ahead, the group behind it.
+ *   - Without valid entries nothing may access it; the next invalidate of all of it that comes
+ *     after the clears makes it CLEAN.
  *   - That is only true in the order of one queue. All batches of a window are so ordered
  *     (mb__window.last), and a window's groups are its own, so the record's order is the device's.
  *     In SHARED groups it is not, so they count as CACHED always.
  *
- * A batch changes entries in two phases. Slots that lose their entry are cleared, then invalidated (which
- * also makes the clears' groups clean), then a membar lets stores through the old translations reach
- * memory. Then new entries are written. The second phase needs an invalidate for a group that
+ * A batch changes entries in two phases. Slots that lose their entry are cleared, then invalidated
+ * (which also makes the clears' groups clean), then a membar lets stores through the old
+ * translations reach memory. Then new entries are written. The second phase needs an invalidate for
+ * a group that
  *
  *   - is SHARED, or
  *   - keeps valid entries that the batch does not change (they may be walked between the phases, or

@@ -2,10 +2,11 @@
 /*
  * tlb_flush: whole invalidates, and the epochs that they end.
  *
- * A flush makes a retired window fresh if it is executed after the window's clear became visible: the
- * window's last batch had passed when the flush was issued, or stands before it in the same stream. Such
- * windows are marked with the flush's number when it is issued; when it has passed they are recycled.
- * Flushes on different streams may pass in any order: each takes only what it marked.
+ * A flush makes a retired window fresh if it is executed after the window's clear became visible:
+ * the window's last batch had passed when the flush was issued, or stands before it in the same
+ * stream. Such windows are marked with the flush's number when it is issued; when it has passed
+ * they are recycled. Flushes on different streams may pass in any order: each takes only what it
+ * marked.
  *
  * Locking   vm's lock.
  */

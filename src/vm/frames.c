@@ -4,16 +4,16 @@
  *
  *     FREE --alloc_pfn--> OWNED --free_pfn--> DRAINING --fences passed, no window names it--> FREE
  *
- * Free frames are kept as runs of home pages, joined with their neighbours, by place and by size. Best
- * fit by exact size takes the place of a buddy system's powers of two: the cost is O(log n) as well, a
- * request of any number of frames wastes none, and two runs join whatever their alignment.
+ * Free frames are kept as runs of home pages, joined with their neighbours, by place and by size.
+ * Best fit by exact size takes the place of a buddy system's powers of two: the cost is O(log n) as
+ * well, a request of any number of frames wastes none, and two runs join whatever their alignment.
  *
- * A frame's references are the entries that name it: its home entry and one per window slot. They are
- * counted when a batch is planned and dropped when its fence has passed.
+ * A frame's references are the entries that name it: its home entry and one per window slot. They
+ * are counted when a batch is planned and dropped when its fence has passed.
  *
  * Locking   vm's lock.
- * Trade-off State is kept per frame, not per run, since aliases and partial frees act on single frames;
- *           a pass over 1,024 frames (2 GB) is about a microsecond.
+ * Trade-off State is kept per frame, not per run, since aliases and partial frees act on single
+ *           frames; a pass over 1,024 frames (2 GB) is about a microsecond.
  */
 #include <inttypes.h>
 
@@ -58,7 +58,7 @@ void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool bec
 void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count)
 {
     for (uint32_t page = first; page < first + count; page++)
-        set_state(mb__frame_at(vm, vm->homes[page].frame), MB__FREE);
+        set_state(mb__frame_known(vm, vm->homes[page].frame), MB__FREE);
     mb__ranges_add(&vm->free, first, count);
     mb__frame_counts(vm, first, count, true);
     vm->draining -= count;
@@ -66,7 +66,7 @@ void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count)
 
 void mb__frame_unref(struct mb_vm *vm, uint32_t n)
 {
-    struct mb__frame *frame = mb__frame_at(vm, n);
+    struct mb__frame *frame = mb__frame_known(vm, n);
 
     if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
         return;
@@ -83,7 +83,7 @@ void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count)
         uint32_t page = first;
 
         for (; page < end; page++) {
-            struct mb__frame *frame = mb__frame_at(vm, vm->homes[page].frame);
+            struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
 
             frame->word &= ~(uint32_t)MB__FENCED;
             if (mb__frame_refs(frame) != 1)
@@ -113,8 +113,9 @@ static void untake(struct mb_vm *vm)
 }
 
 /*
- * Moves runs from the pool to `taken`: the smallest run that holds everything, else the largest runs
- * and, for what is left, the smallest that holds it. False: it cannot be done; nothing is taken.
+ * Moves runs from the pool to `taken`: the smallest run that holds everything, else the largest
+ * runs and, for what is left, the smallest that holds it. False: it cannot be done; nothing is
+ * taken.
  */
 static bool take_runs(struct mb_vm *vm, uint32_t frames, unsigned flags, unsigned capacity)
 {
@@ -229,7 +230,7 @@ static void hand_out(struct mb_vm *vm, uint32_t owner, struct mb_run *runs, unsi
 
         for (uint32_t page = span.first; page < span.first + span.count; page++) {
             vm->homes[page].owner = owner;
-            set_state(mb__frame_at(vm, vm->homes[page].frame), MB__OWNED);
+            set_state(mb__frame_known(vm, vm->homes[page].frame), MB__OWNED);
         }
         mb__frame_counts(vm, span.first, span.count, false);
         vm->owned += span.count;
@@ -305,7 +306,7 @@ static enum mb_err check_run(struct mb_vm *vm, uint32_t owner, struct mb_run run
         if (!home->slab)
             return mb__fail(MB_ERR_NOT_FOUND, "free_pfn: home page %u of the run holds no frame",
                             page - first);
-        if (state_of(mb__frame_at(vm, home->frame)) != MB__OWNED)
+        if (state_of(mb__frame_known(vm, home->frame)) != MB__OWNED)
             return mb__fail(MB_ERR_DOUBLE_FREE,
                             "free_pfn: frame %u of the run was given back before", page - first);
         if (home->owner != owner)
@@ -333,7 +334,7 @@ static enum mb_err free_locked(struct mb_vm *vm, uint32_t owner, struct mb_run r
     wait->first = first;
     wait->count = run.frames;
     for (uint32_t page = first; page < first + run.frames; page++) {
-        struct mb__frame *frame = mb__frame_at(vm, vm->homes[page].frame);
+        struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
 
         vm->homes[page].owner = 0;
         set_state(frame, MB__DRAINING);

@@ -30,10 +30,10 @@
 /* ------------------------------------------------------------ frames */
 
 enum mb__frame_state {
-    MB__NONE,  /* no slab of this vm holds it */
-    MB__FREE,  /* in the pool; its home entry is valid */
-    MB__OWNED, /* handed out */
-    MB__DRAINING, /* given back, but a fence has not passed or a window still names it; or of a zombie */
+    MB__NONE,     /* no slab of this vm holds it */
+    MB__FREE,     /* in the pool; its home entry is valid */
+    MB__OWNED,    /* handed out */
+    MB__DRAINING, /* given back, but fences or windows still hold it; or of a zombie slab */
 };
 
 /* mb__frame.word: state in bits 0..1, FENCED in bit 2, references from bit 3 on. */
@@ -44,7 +44,8 @@ enum {
     MB__REFS_MAX = 1 << 28,
 };
 
-/* One 2 MiB frame of physical memory; 8 bytes, so that a batch over scattered frames stays in cache. */
+/* One 2 MiB frame of physical memory; 8 bytes, so that a batch over scattered frames stays in
+ * cache. */
 struct mb__frame {
     uint32_t word;
     uint32_t home; /* its home page; valid unless NONE */
@@ -67,7 +68,7 @@ struct mb__home_page {
 enum mb__slab_state {
     MB__SLAB_UNUSED,
     MB__SLAB_LIVE,
-    MB__SLAB_ZOMBIE, /* giving it back failed half-way: its frames drain until a later trim succeeds */
+    MB__SLAB_ZOMBIE, /* giving it back failed half-way: its frames drain, a later trim retries */
 };
 
 struct mb__slab {
@@ -81,7 +82,8 @@ struct mb__slab {
 
 /* ------------------------------------------------------------ addresses */
 
-/* A piece of a region that shares one last-level directory table, so that its leaves are one view. */
+/* A piece of a region that shares one last-level directory table, so that its leaves are one
+ * view. */
 struct mb__piece {
     struct mb_hw_view view; /* bytes 0: not built */
     uint64_t table, leaves; /* tree_is_ours: table memory, physical; leaves 0 for 2 MiB slots */
@@ -96,8 +98,8 @@ enum {
     MB__SLOT_TOUCHED = 8, /* in the log of the batch being built */
 };
 
-/* One slot of a window. A mapping without access (MB_PROT_NONE) is MAPPED, holds its frame and has a
- * cleared entry on the device. */
+/* One slot of a window. A mapping without access (MB_PROT_NONE) is MAPPED, holds its frame and has
+ * a cleared entry on the device. */
 struct mb__slot {
     uint32_t pfn;    /* valid while MAPPED */
     uint32_t window; /* number of the window that has it, 0: none */
@@ -159,7 +161,7 @@ struct mb__window {
     struct mb__pack *pack;  /* small windows under the inline policy; else NULL */
     uint32_t mapped;        /* slots MAPPED */
     struct mb_hw_fence last; /* its last batch (or the building of its tables): later batches of
-                                  other streams wait for it, so that its slots change in record order */
+                                  other streams wait for it, so slots change in record order */
     uint64_t batch;          /* number of the last batch that named it */
     uint64_t flush;          /* RETIRED: the flush that was issued after its clear was visible; 0 */
     struct mb__window *next; /* RETIRED: in mb_vm.retired */
@@ -195,8 +197,8 @@ struct mb__wait {
     struct mb_hw_fence fences[];
 };
 
-/* Waits by the stream of their first fence, in the order of tickets: one look at the head tells about
- * all, and no stream's wait hides behind another's. */
+/* Waits by the stream of their first fence, in the order of tickets: one look at the head tells
+ * about all, and no stream's wait hides behind another's. */
 struct mb__queue {
     struct mb_hw_stream *stream;
     struct mb__wait *head, *tail;
@@ -230,8 +232,8 @@ struct mb__drop {
     uint8_t region;
 };
 
-/* With more ranges than this, one invalidate of everything is cheaper (and what the vendor's own driver
- * does); the number of bytes does not matter. */
+/* With more ranges than this, one invalidate of everything is cheaper (and what the vendor's own
+ * driver does); the number of bytes does not matter. */
 enum { MB__DROPS_MAX = 8 };
 
 /* What a batch is made of; kept between batches for its memory. */
@@ -241,12 +243,17 @@ struct mb__batch {
     MB_VEC(struct mb__window *) windows;
     MB_VEC(struct mb__touched) groups;
     MB_VEC(struct mb__run) clears, writes;
-    MB_VEC(mb_pfn) pfns; /* of writes */
+    MB_VEC(mb_pfn) pfns;  /* of writes */
+    const mb_pfn *frames; /* of writes: pfns, or the only operation's own list */
     MB_VEC(struct mb__drop) clear_drops, write_drops;
     MB_VEC(struct mb_hw_cmd) cmds;
-    bool refs_taken;      /* mb__batch_plan has counted the new entries */
-    bool whole;           /* an INVALIDATE covers everything */
-    unsigned invalidates; /* commands of that kind */
+    bool refs_taken;         /* mb__batch_plan has counted the new entries */
+    uint32_t old;            /* slots of the log that were MAPPED */
+    uint32_t visible;        /* slots found with a visible entry; by a map: of another frame */
+    bool single;             /* one operation: no slot is touched twice, so none is marked */
+    enum mb_vm_op_kind kind; /* of it */
+    bool whole;              /* an INVALIDATE covers everything */
+    unsigned invalidates;    /* commands of that kind */
 };
 
 /* ------------------------------------------------------------ the vm */
@@ -286,6 +293,7 @@ struct mb_vm {
     MB_VEC(struct mb__window *) windows;            /* by id; [0] NULL */
     MB_VEC(uint32_t) spare_windows;                 /* free ids */
     struct mb__pack *packs[MB__PACK_SLOTS_MAX + 1]; /* by their largest hole in slots */
+    uint64_t recycled;                              /* windows whose addresses came back, in all */
     struct mb__window *retired;                     /* fresh policy */
     uint64_t retired_bytes;                         /* of those */
     uint64_t waiting_bytes;                         /* windows in state WAITS */
@@ -301,7 +309,8 @@ struct mb_vm {
 };
 
 /* --- vm.c */
-/* Submits and records the fence. All or nothing; see the source for what happens when it cannot be. */
+/* Submits and records the fence. All or nothing; see the source for what happens when it cannot
+ * be. */
 enum mb_err mb__vm_submit(struct mb_vm *vm, struct mb_hw_stream *stream,
                           const struct mb_hw_cmd *cmds, size_t count, struct mb_hw_fence *fence);
 /* MB_ERR_DEVICE_LOST once the outcome of a batch is unknown. */
@@ -328,6 +337,11 @@ static inline struct mb__frame *mb__frame_at(struct mb_vm *vm, uint32_t frame)
 
     return chunk ? &chunk[frame & (MB__FRAME_CHUNK - 1)] : NULL;
 }
+/* The same for a frame that a slab holds or held: its chunk exists. */
+static inline struct mb__frame *mb__frame_known(struct mb_vm *vm, uint32_t frame)
+{
+    return &vm->frames[frame >> MB__FRAME_CHUNK_SHIFT][frame & (MB__FRAME_CHUNK - 1)];
+}
 static inline uint32_t mb__frame_of(uint32_t pfn)
 {
     return pfn >> MB__FRAME_PFN_BITS;
@@ -345,7 +359,8 @@ void mb__frame_unref(struct mb_vm *vm, uint32_t frame);
 void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool become_free);
 
 /* --- slabs.c */
-/* Takes slabs of together at least `need` frames, with homes from `at` on; `want` as far as possible. */
+/* Takes slabs of together at least `need` frames, with homes from `at` on; `want` as far as
+ * possible. */
 enum mb_err mb__grow(struct mb_vm *vm, uint32_t at, uint32_t need, uint32_t want);
 enum mb_err mb__trim(struct mb_vm *vm, uint32_t keep, uint32_t *released);
 void mb__slabs_close(struct mb_vm *vm, bool alive);
@@ -384,8 +399,8 @@ void mb__flush_passed(struct mb_vm *vm, uint64_t flush);
 enum mb_err mb__flush(struct mb_vm *vm, struct mb_hw_stream *stream, struct mb_hw_fence *done);
 
 /* --- coherence.c */
-/* Slots of a group that the batch changes: so many had a visible entry before, so many have one after.
- * Adds to what was said of the group before in this batch. */
+/* Slots of a group that the batch changes: so many had a visible entry before, so many have one
+ * after. Adds to what was said of the group before in this batch. */
 enum mb_err mb__group_touch(struct mb_vm *vm, uint8_t region, uint32_t group, unsigned was,
                             unsigned now);
 /* Fills clear_drops and write_drops from clears, writes and the log. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * mutants.h - variants of this layer with one safety step left out, for the tests that show that the
- * step is needed and that its absence is seen. Compiled only with MB_MUTANTS; without it the condition
- * is the constant false.
+ * mutants.h - variants of this layer with one safety step left out, for the tests that show that
+ * the step is needed and that its absence is seen. Compiled only with MB_MUTANTS; without it the
+ * condition is the constant false.
  */
 #ifndef MB_VM_MUTANTS_H
 #define MB_VM_MUTANTS_H
@@ -18,7 +18,7 @@ enum mb_vm_mutant {
     MB_VM_EPOCH_RECYCLED_WITHOUT_FLUSH, /* retired addresses are fresh again as they are */
     MB_VM_ALIAS_COUNT_NOT_TAKEN,        /* a mapping does not count as a reference */
     MB_VM_LEAF_BEFORE_DIRECTORY,        /* the batch does not wait for the directories above it */
-    MB_VM_NO_MEMBAR_AFTER_INVALIDATE, /* stores through dropped translations may still be on the way */
+    MB_VM_NO_MEMBAR_AFTER_INVALIDATE,   /* stores through dropped translations may be on the way */
 };
 
 #ifdef MB_MUTANTS

@@ -7,15 +7,15 @@
  * these are allocated in one block per piece, which makes their view linear too.
  *
  * A tree of our own is extended from below: new tables are zeroed and reachable by nobody until the
- * entry of an existing table names them, which is written last, behind a barrier. An invalidate ends
- * it, since the old, invalid directory entry may be cached. All this happens on the internal stream;
- * a window's first batch waits there (mb__window.last).
+ * entry of an existing table names them, which is written last, behind a barrier. An invalidate
+ * ends it, since the old, invalid directory entry may be cached. All this happens on the internal
+ * stream; a window's first batch waits there (mb__window.last).
  *
  * A driver's tree is adopted piece by piece.
  *
  * Locking   vm's lock.
- * Trade-off Tables are built when an address in them is first handed out and stay until close: a piece
- *           costs 4 KiB of device memory.
+ * Trade-off Tables are built when an address in them is first handed out and stay until close: a
+ *           piece costs 4 KiB of device memory.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -260,7 +260,7 @@ static void set_view(struct mb_vm *vm, const struct mb__region *region, uint32_t
 static enum mb_err build(struct mb_vm *vm, struct mb__region *region, uint32_t first, uint32_t end)
 {
     size_t old_dirs = vm->dirs.count;
-    struct mb_hw_fence fence;
+    struct mb_hw_fence fence = {0};
     enum mb_err err = MB_OK;
 
     vm->batch.cmds.count = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two treaps over one array of nodes: a node hangs in the tree by place (key: first) and in the tree by
- * size (key: count, first). Priorities are a fixed hash of `first`, so equal histories give equal trees
- * and a failure repeats. Nodes are named by 32-bit indices, which halves the links and lets the array
- * lie in untouched zero pages.
+ * Two treaps over one array of nodes: a node hangs in the tree by place (key: first) and in the
+ * tree by size (key: count, first). Priorities are a fixed hash of `first`, so equal histories give
+ * equal trees and a failure repeats. Nodes are named by 32-bit indices, which halves the links and
+ * lets the array lie in untouched zero pages.
  */
 #include "vm/ranges.h"
 

@@ -2,13 +2,13 @@
 /*
  * ranges.h - a set of disjoint ranges of small integers, found by size and by place.
  *
- * Free runs of frames, holes between slabs and clean addresses are all such sets. Ranges that touch are
- * joined at once, so a range is always as long as it can be.
+ * Free runs of frames, holes between slabs and clean addresses are all such sets. Ranges that touch
+ * are joined at once, so a range is always as long as it can be.
  *
  * UNITS     of the owner: home pages, groups of slots.
  * LOCKING   The owner locks.
- * MEMORY    Room for the largest possible number of ranges is taken by init (untouched until used), so
- *           that no later call can fail.
+ * MEMORY    Room for the largest possible number of ranges is taken by init (untouched until used),
+ *           so that no later call can fail.
  * COST      O(log n) expected for each call.
  */
 #ifndef MB_VM_RANGES_H
@@ -40,7 +40,8 @@ void mb__ranges_cut(struct mb__ranges *set, uint32_t first, uint32_t count);
 /* Each stores a range of the set and returns true, or returns false and stores nothing. */
 /* Smallest one of at least `count`; the lowest among equals. */
 bool mb__ranges_best(const struct mb__ranges *set, uint32_t count, struct mb__span *out);
-/* Next in the order of falling size; `after` NULL: the largest one. `after` need not be in the set. */
+/* Next in the order of falling size; `after` NULL: the largest one. `after` need not be in the
+ * set. */
 bool mb__ranges_larger_first(const struct mb__ranges *set, const struct mb__span *after,
                              struct mb__span *out);
 /* The one that holds `unit`. */

@@ -4,13 +4,13 @@
  *
  * Growth takes slabs at consecutive homes, so that their free frames join into one run. Where the
  * driver maps homes it does so inside slab_acquire; elsewhere the leaves are written here, on the
- * internal stream, and the host waits for them: a home is usable by any stream at once. Home slots are
- * written when a slab comes and when it goes, never in between.
+ * internal stream, and the host waits for them: a home is usable by any stream at once. Home slots
+ * are written when a slab comes and when it goes, never in between.
  *
  * A slab goes back in three steps: its frames leave the pool, its home entries are cleared and
  * invalidated (the host waits), the driver takes it. When a step fails whose effect cannot be taken
- * back, the slab becomes a zombie: nobody gets its frames, they count as draining, and the next trim
- * tries again.
+ * back, the slab becomes a zombie: nobody gets its frames, they count as draining, and the next
+ * trim tries again.
  *
  * Locking   vm's lock. The waits are for the internal stream, which waits for nobody.
  */
@@ -87,7 +87,8 @@ static enum mb_err check_slab(struct mb_vm *vm, const struct mb_hw_slab *hw, uin
     return MB_OK;
 }
 
-/* Enters the slab: frames are DRAINING with their home as only reference, until grow() frees them. */
+/* Enters the slab: frames are DRAINING with their home as only reference, until grow() frees
+ * them. */
 static void enter(struct mb_vm *vm, uint32_t id)
 {
     struct mb__slab *slab = &vm->slabs.data[id];
@@ -97,7 +98,7 @@ static void enter(struct mb_vm *vm, uint32_t id)
         struct mb__home_page *page = &vm->homes[slab->first + i];
 
         *page = (struct mb__home_page){.frame = slab_frame(&slab->hw, i), .slab = id};
-        *mb__frame_at(vm, page->frame) =
+        *mb__frame_known(vm, page->frame) =
             (struct mb__frame){MB__DRAINING | (slab->mapped ? MB__REF : 0), slab->first + i};
     }
     vm->held += slab->frames;
@@ -110,7 +111,7 @@ static void set_mapped(struct mb_vm *vm, struct mb__slab *slab, bool mapped)
         return;
     slab->mapped = mapped;
     for (uint32_t i = 0; i < slab->frames; i++) {
-        struct mb__frame *frame = mb__frame_at(vm, slab_frame(&slab->hw, i));
+        struct mb__frame *frame = mb__frame_known(vm, slab_frame(&slab->hw, i));
 
         if (mapped)
             frame->word += MB__REF;
@@ -123,7 +124,7 @@ static void set_mapped(struct mb_vm *vm, struct mb__slab *slab, bool mapped)
 static void leave(struct mb_vm *vm, struct mb__slab *slab, uint32_t first, uint32_t frames)
 {
     for (uint32_t page = first; page < first + frames; page++) {
-        mb__frame_at(vm, vm->homes[page].frame)->word = MB__NONE;
+        mb__frame_known(vm, vm->homes[page].frame)->word = MB__NONE;
         vm->homes[page] = (struct mb__home_page){0};
     }
     mb__ranges_add(&vm->holes, first, frames);
@@ -179,9 +180,9 @@ static bool home_is_ours(const struct mb__slab *slab)
 }
 
 /*
- * Maps or clears the homes of some slabs (spans' first is the id) and waits until that is done. Always
- * invalidates: a home group may be cached with a neighbouring slab's slots. Deferred frees may have left
- * translations of windows besides, so then everything goes.
+ * Maps or clears the homes of some slabs (spans' first is the id) and waits until that is done.
+ * Always invalidates: a home group may be cached with a neighbouring slab's slots. Deferred frees
+ * may have left translations of windows besides, so then everything goes.
  * *submitted says whether the device may have begun when an error is returned.
  */
 static enum mb_err write_homes(struct mb_vm *vm, const struct mb__span *ids, size_t count,
@@ -289,8 +290,8 @@ static enum mb_err acquire_all(struct mb_vm *vm, uint32_t at, uint32_t need, uin
 
 /* ------------------------------------------------------------ giving back */
 
-/* Clears the homes that vm wrote itself. On error slabs stay LIVE when nothing was submitted, else they
- * are zombies: their entries are in an unknown state. */
+/* Clears the homes that vm wrote itself. On error slabs stay LIVE when nothing was submitted, else
+ * they are zombies: their entries are in an unknown state. */
 static enum mb_err clear_homes(struct mb_vm *vm, const struct mb__span *ids, size_t count)
 {
     bool needed = vm->config.deferred, submitted;
@@ -314,8 +315,8 @@ static enum mb_err clear_homes(struct mb_vm *vm, const struct mb__span *ids, siz
 }
 
 /*
- * Gives slabs back whose frames are in no pool (DRAINING, no wait). Afterwards a slab is gone, or LIVE as
- * before, or a zombie. The first error met is returned; *released counts frames that went.
+ * Gives slabs back whose frames are in no pool (DRAINING, no wait). Afterwards a slab is gone, or
+ * LIVE as before, or a zombie. The first error met is returned; *released counts frames that went.
  */
 static enum mb_err give_back(struct mb_vm *vm, const struct mb__span *ids, size_t count,
                              uint32_t *released)
@@ -458,7 +459,7 @@ static void slab_from_pool(struct mb_vm *vm, struct mb__slab *slab)
     slab->free = 0;
     vm->draining += slab->frames;
     for (uint32_t i = 0; i < slab->frames; i++) {
-        struct mb__frame *frame = mb__frame_at(vm, slab_frame(&slab->hw, i));
+        struct mb__frame *frame = mb__frame_known(vm, slab_frame(&slab->hw, i));
 
         frame->word = (frame->word & ~(uint32_t)MB__STATE) | MB__DRAINING;
     }

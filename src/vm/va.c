@@ -3,17 +3,18 @@
  * alloc_va: windows.
  *
  * A window is whole groups of slots, with one unused group behind it (guard): what another window's
- * accesses bring into a TLB, walking ahead included, is then never one of its slots, and the record can
- * say that its groups are clean. Under the inline policy windows of less than half a group share
- * groups (packs); their batches always invalidate.
+ * accesses bring into a TLB, walking ahead included, is then never one of its slots, and the record
+ * can say that its groups are clean. Under the inline policy windows of less than half a group
+ * share groups (packs); their batches always invalidate.
  *
  *     inline   LIVE --free_va--> WAITS --its last batch passed--> clean again
- *     fresh    LIVE --free_va--> WAITS --its last batch passed--> RETIRED --a flush issued since then
- *              passed--> clean again
+ *     fresh    LIVE --free_va--> WAITS --its last batch passed--> RETIRED --a flush issued since
+ *              then passed--> clean again
  *
- * Clean ranges are reused by best fit before addresses that were never used, since each new piece of
- * address space costs tables. Under the fresh policy a flush starts when an eighth of the ring is
- * retired, so that the ring rarely runs dry; when it does, the host waits for the oldest retirement.
+ * Clean ranges are reused by best fit before addresses that were never used, since each new piece
+ * of address space costs tables. Under the fresh policy a flush starts when an eighth of the ring
+ * is retired, so that the ring rarely runs dry; when it does, the host waits for the oldest
+ * retirement.
  *
  * Locking   vm's lock, given up while waiting for the device.
  */
@@ -178,31 +179,32 @@ static void pack_give(struct mb_vm *vm, struct mb__pack *pack, uint32_t first, u
 
 /* ------------------------------------------------------------ records of windows */
 
-/* A window record with a number; NULL: no host memory. */
-static struct mb__window *window_new(struct mb_vm *vm)
+/* Gives a placed window its number. Until then nobody sees it, though vm's lock may be given up. */
+static enum mb_err window_enter(struct mb_vm *vm, struct mb__window *window)
 {
-    struct mb__window *window = calloc(1, sizeof(*window));
+    uint32_t id = vm->spare_windows.count ? vm->spare_windows.data[vm->spare_windows.count - 1]
+                                          : (uint32_t)vm->windows.count;
 
-    if (!window || !MB_VEC_RESERVE(&vm->spare_windows, vm->windows.count + 1))
-        goto undo;
-    if (vm->spare_windows.count) {
-        window->id = MB_VEC_POP(&vm->spare_windows);
-        vm->windows.data[window->id] = window;
-        return window;
+    /* Room for every number to become a spare one, so that giving back cannot fail. */
+    if (!MB_VEC_RESERVE(&vm->spare_windows, vm->windows.count + 1))
+        return mb__no_host_memory("the list of windows");
+    if (id == vm->windows.count) {
+        if (!MB_VEC_PUSH(&vm->windows, NULL))
+            return mb__no_host_memory("the list of windows");
+    } else {
+        vm->spare_windows.count--;
     }
-    window->id = (uint32_t)vm->windows.count;
-    if (MB_VEC_PUSH(&vm->windows, window))
-        return window;
-undo:
-    free(window);
-    mb__no_host_memory("the record of a window");
-    return NULL;
+    window->id = id;
+    vm->windows.data[id] = window;
+    return MB_OK;
 }
 
 static void window_free(struct mb_vm *vm, struct mb__window *window)
 {
-    vm->windows.data[window->id] = NULL;
-    vm->spare_windows.data[vm->spare_windows.count++] = window->id; /* room made by window_new */
+    if (window->id) {
+        vm->windows.data[window->id] = NULL;
+        vm->spare_windows.data[vm->spare_windows.count++] = window->id; /* room: window_enter */
+    }
     free(window);
 }
 
@@ -259,10 +261,12 @@ void mb__window_recycle(struct mb_vm *vm, struct mb__window *window)
 {
     struct mb__region *region = &vm->region[window->region];
 
+    vm->recycled++;
     if (window->pack) {
         pack_give(vm, window->pack, window->slot & (group_slots(region) - 1), window->slots);
     } else {
-        /* A flush since the last unmap makes groups clean; the inline policy's record says itself. */
+        /* A flush since the last unmap makes groups clean; the inline policy's record says
+         * itself. */
         for (uint32_t i = 0; vm->fresh && i < window->groups; i++)
             region->group[window->group + i].flags &= (uint16_t)~MB__GROUP_CACHED;
         mb__ranges_add(&region->clean, window->group, window->groups);
@@ -281,10 +285,13 @@ static bool fits_region(const struct mb_vm *vm, const struct mb__region *region,
  * during the wait. MB_ERR_NO_ADDRESS: nothing is on its way. */
 static enum mb_err make_room(struct mb_vm *vm, const struct mb__region *region, uint64_t bytes)
 {
+    uint64_t recycled = vm->recycled;
     struct mb_hw_fence fence;
     enum mb_err err;
 
     mb__poll(vm);
+    if (vm->recycled != recycled)
+        return MB_OK;
     if (mb__wait_oldest(vm, false, &fence)) {
         mb__unlock(&vm->lock);
         err = vm->hw->ops->fence_wait_host(vm->hw, fence, 0);
@@ -301,37 +308,49 @@ static enum mb_err make_room(struct mb_vm *vm, const struct mb__region *region, 
                     bytes >> 20, region->bytes >> 30);
 }
 
-/* Under the fresh policy: starts the flush that makes retired addresses usable before they are needed.
- * Nobody waits for it; when it cannot be submitted now, the next call tries again. */
+/* Under the fresh policy: starts the flush that makes retired addresses usable before they are
+ * needed. Nobody waits for it; when it cannot be submitted now, the next call tries again. */
 static void flush_early(struct mb_vm *vm)
 {
     if (vm->fresh && vm->retired_bytes >= vm->epoch_bytes && !vm->flushes_pending)
         (void)mb__flush(vm, vm->stream, NULL);
 }
 
+/* Finds a place, waiting if it must; gives up the lock meanwhile. */
+static enum mb_err place_somewhere(struct mb_vm *vm, struct mb__window *window, uint64_t bytes,
+                                   uint64_t align)
+{
+    enum mb_err err;
+
+    mb__poll(vm);
+    flush_early(vm);
+    while ((err = place(vm, window, align)) == MB_ERR_NO_ADDRESS) {
+        err = make_room(vm, &vm->region[window->region], bytes);
+        if (err)
+            return err;
+    }
+    return err;
+}
+
 static enum mb_err alloc_locked(struct mb_vm *vm, enum mb__region_index index, uint64_t bytes,
                                 uint64_t align, mb_va *out)
 {
     struct mb__region *region = &vm->region[index];
-    struct mb__window *window = window_new(vm);
+    struct mb__window *window = calloc(1, sizeof(*window));
     enum mb_err err;
 
     if (!window)
-        return MB_ERR_HOST_MEMORY;
+        return mb__no_host_memory("the record of a window");
     window->region = (uint8_t)index;
     window->slots = (uint32_t)(bytes >> region->leaf_shift);
-    mb__poll(vm);
-    flush_early(vm);
-    while ((err = place(vm, window, align)) == MB_ERR_NO_ADDRESS) {
-        err = make_room(vm, region, bytes);
-        if (err)
-            break;
-    }
+    err = place_somewhere(vm, window, bytes, align);
     if (err) {
         window_free(vm, window);
         return err;
     }
     err = mb__pgt_create(vm, region, mb__slot_va(region, window->slot), bytes);
+    if (!err)
+        err = window_enter(vm, window);
     if (err) {
         mb__window_recycle(vm, window);
         return err;
@@ -340,6 +359,7 @@ static enum mb_err alloc_locked(struct mb_vm *vm, enum mb__region_index index, u
         window->last = vm->built;
     name_slots(region, window, window->id);
     vm->stats.va_handed_out_bytes += bytes;
+    /* NOLINTNEXTLINE(clang-analyzer-unix.Malloc): vm->windows holds the window */
     *out = mb__slot_va(region, window->slot);
     return MB_OK;
 }

@@ -2,10 +2,10 @@
 /*
  * Opening, closing and small things of vm.
  *
- * Locking   One lock of rank MB_RANK_VM over the whole record. It is held across calls of the backend,
- *           none of which waits for the device but fence_wait_host and device_sync. Those are called
- *           with the lock held only for fences of the internal stream, which waits for nobody; waits for
- *           callers' streams are made without the lock.
+ * Locking   One lock of rank MB_RANK_VM over the whole record. It is held across calls of the
+ *           backend, none of which waits for the device but fence_wait_host and device_sync. Those
+ *           are called with the lock held only for fences of the internal stream, which waits for
+ *           nobody; waits for callers' streams are made without the lock.
  * Trade-off One lock: a batch is a few microseconds of record work, and the backend's submission is
  *           serial anyway.
  */
@@ -31,9 +31,9 @@ bool mb__fence_passed(struct mb_vm *vm, struct mb_hw_fence fence)
 }
 
 /*
- * Submits and says when it is done. When the ticket of an accepted submission cannot be taken, a wait
- * for the whole device stands in for it. When that fails too nobody can say what has been executed:
- * the vm is lost, and every later call that would hand out or reuse something is refused.
+ * Submits and says when it is done. When the ticket of an accepted submission cannot be taken, a
+ * wait for the whole device stands in for it. When that fails too nobody can say what has been
+ * executed: the vm is lost, and every later call that would hand out or reuse something is refused.
  */
 enum mb_err mb__vm_submit(struct mb_vm *vm, struct mb_hw_stream *stream,
                           const struct mb_hw_cmd *cmds, size_t count, struct mb_hw_fence *fence)
@@ -99,7 +99,8 @@ static enum mb_err check_config(const struct mb_hw_caps *caps, const struct mb_v
     return MB_OK;
 }
 
-/* Address space by default: four times the memory, so that holes of released slabs rarely matter. */
+/* Address space by default: four times the memory, so that holes of released slabs rarely
+ * matter. */
 static void choose_sizes(struct mb_vm *vm)
 {
     const struct mb_hw_caps *caps = &vm->hw->caps;

@@ -2,13 +2,13 @@
 /*
  * Waits: what happens when fences have passed.
  *
- * A fence passes after every earlier fence of its stream, so waits are kept in one queue per stream in
- * the order of tickets and a poll looks only at the heads. A wait for several streams stands in the
- * queue of one of them at a time and moves on when that fence has passed.
+ * A fence passes after every earlier fence of its stream, so waits are kept in one queue per stream
+ * in the order of tickets and a poll looks only at the heads. A wait for several streams stands in
+ * the queue of one of them at a time and moves on when that fence has passed.
  *
  * Locking   vm's lock; fence_done is a memory read.
- * Trade-off Looking for a stream's queue is a linear search: there are as many queues as streams with
- *           open waits, and a poll visits all of them anyway.
+ * Trade-off Looking for a stream's queue is a linear search: there are as many queues as streams
+ *           with open waits, and a poll visits all of them anyway.
  */
 #include <stdlib.h>
 
@@ -116,7 +116,8 @@ void mb__wait_start(struct mb_vm *vm, struct mb__wait *wait)
 
     if (wait->kind == MB__WAIT_REFS)
         vm->pending_refs += wait->count;
-    /* A flush finishes behind the windows that wait in front of it, even when it has passed already. */
+    /* A flush finishes behind the windows that wait in front of it, even when it has passed
+     * already. */
     if (early || (wait->kind == MB__WAIT_FLUSH ? !wait->fences_left : advance(vm, wait)))
         finish(vm, wait);
     else

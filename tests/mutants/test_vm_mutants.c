@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * vm with one safety step left out: a scenario each, right on the correct code with every seed tried, and
- * wrong to the eyes of the device with the mutant.
+ * vm with one safety step left out: a scenario each, right on the correct code with every seed
+ * tried, and wrong to the eyes of the device with the mutant.
  *
- * What may see it: the oracle (a translation that the program must not get, or a fault), the contents (a
- * pattern that is not there), the checks of the record, and the audit of command lists. The first two
- * count as the device's eyes.
+ * What may see it: the oracle (a translation that the program must not get, or a fault), the
+ * contents (a pattern that is not there), the checks of the record, and the audit of command lists.
+ * The first two count as the device's eyes.
  */
 #include "unit/test_vm.h"
 
@@ -176,8 +176,8 @@ static void directory(struct rig *rig)
 }
 
 /*
- * A kernel that goes on running has stored through the window and says so. Its store may be on the way
- * still when the window is unmapped, but not when the unmap is done.
+ * A kernel that goes on running has stored through the window and says so. Its store may be on the
+ * way still when the window is unmapped, but not when the unmap is done.
  */
 static void membar(struct rig *rig)
 {

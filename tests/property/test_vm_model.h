@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The naive model behind test_vm_sequences: what a program did with frames, windows and streams, and the
- * steps that a sequence is made of. Header only, for one test.
+ * The naive model behind test_vm_sequences: what a program did with frames, windows and streams,
+ * and the steps that a sequence is made of. Header only, for one test.
  */
 #ifndef MB_TESTS_TEST_VM_MODEL_H
 #define MB_TESTS_TEST_VM_MODEL_H

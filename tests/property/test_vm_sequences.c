@@ -2,14 +2,15 @@
 /*
  * Random sequences of vm calls over several streams, against a naive model.
  *
- * An operation is a few random numbers that are read against the state at that moment, so any part of a
- * sequence is a sequence, which makes shrinking simple: on a failure operations are removed as long as
- * it stays, and the rest is printed.
+ * An operation is a few random numbers that are read against the state at that moment, so any part
+ * of a sequence is a sequence, which makes shrinking simple: on a failure operations are removed as
+ * long as it stays, and the rest is printed.
  *
- * The model knows which frames are owned, what each window slot shows, and what was last written to a
- * frame. It orders its device work as a correct program does: whoever uses a frame or a window on another
- * stream than the last user waits for that one first. After every step the vm's own checks run; at the
- * end the device's tables are compared, and the software GPU must have seen nothing wrong.
+ * The model knows which frames are owned, what each window slot shows, and what was last written to
+ * a frame. It orders its device work as a correct program does: whoever uses a frame or a window on
+ * another stream than the last user waits for that one first. After every step the vm's own checks
+ * run; at the end the device's tables are compared, and the software GPU must have seen nothing
+ * wrong.
  */
 #include "property/test_vm_model.h"
 

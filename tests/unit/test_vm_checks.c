@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Each check of vm's invariants is shown to see what it is for: a sound record passes, one field is
- * changed behind vm's back, the check of that name reports it (and mb__vm_check with it), the field is
- * put back, everything passes again.
+ * changed behind vm's back, the check of that name reports it (and mb__vm_check with it), the field
+ * is put back, everything passes again.
  */
 #include "unit/test_vm.h"
 
@@ -218,7 +218,8 @@ TEST(order)
     tear_down(&s);
 }
 
-/* The tables are compared with the record, entry by entry: frame, access, and whether there is one. */
+/* The tables are compared with the record, entry by entry: frame, access, and whether there is
+ * one. */
 TEST(tables)
 {
     struct scene s = set_up(MB_VM_POLICY_INLINE);
@@ -246,8 +247,8 @@ TEST(tables)
 }
 
 /*
- * The audit: a finished list of commands with one command gone, or two exchanged. The batch is a remap
- * of one slot in a group that stays in use, the richest there is.
+ * The audit: a finished list of commands with one command gone, or two exchanged. The batch is a
+ * remap of one slot in a group that stays in use, the richest there is.
  */
 static void audit_list(struct scene *s, unsigned gone, bool *reported, enum mb_hw_cmd_kind *kind)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every call of the backend made to fail at its n-th use, for every n: the failed call of vm must have
- * changed nothing, its checks must hold, the tables must agree, and the same call must succeed once the
- * backend works again.
+ * Every call of the backend made to fail at its n-th use, for every n: the failed call of vm must
+ * have changed nothing, its checks must hold, the tables must agree, and the same call must succeed
+ * once the backend works again.
  */
 #include "unit/test_vm.h"
 

@@ -11,8 +11,8 @@ enum { THREADS = 4, ROUNDS = 120 };
 struct worker {
     pthread_t thread;
     struct rig *rig;
-    unsigned stream;
     uint64_t seed;
+    unsigned stream;
     char failure[300];
 };
 

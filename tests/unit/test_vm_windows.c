@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Windows: placing, packs, guards, retirement, epochs, invalidates saved and needed, small leaves. */
+/* Windows: placing, packs, guards, retirement, epochs, invalidates saved and needed, small
+ * leaves. */
 #include "unit/test_vm.h"
 
 static uint64_t invalidates(struct rig *rig)
@@ -248,7 +249,8 @@ TEST(ring_wraps)
     churn((struct rig_config){.vm.policy = MB_VM_POLICY_INLINE, .vm.deferred = true}, 2000);
 }
 
-/* Every address is retired and its stream still busy: the host waits for the oldest, and gets it. */
+/* Every address is retired and its stream still busy: the host waits for the oldest, and gets
+ * it. */
 TEST(an_exhausted_ring_waits_for_the_oldest)
 {
     struct rig rig = rig_open(
