@@ -7,7 +7,7 @@
 bootstrap=$MB_SOURCE_DIR/scripts/bootstrap
 bin=$scratch/bin
 mkdir "$bin"
-tools=(make gcc g++ cmake ninja python3 git nm clang clang-format clang-tidy cppcheck shellcheck groff)
+tools=(make gcc g++ cmake ninja python3 git nm clang clang-format clang-tidy cppcheck shellcheck groff spin)
 for tool in "${tools[@]}"; do
     ln -s /bin/true "$bin/$tool"
 done
