@@ -7,7 +7,7 @@ mb_embed_amdgpu(mb_amdgpu_source)
 
 foreach(layer
         "base:src/base" "kernels:kernels" "hw:src/hw" "sim:src/hw/sim" "nvrm:src/hw/nvrm"
-        "cuda:src/hw/cuda" "hip:src/hw/hip" "vm:src/vm" "runtime:src/runtime" "api:src/api")
+        "cuda:src/hw/cuda" "hip:src/hw/hip" "probe:src/probe" "vm:src/vm" "runtime:src/runtime" "api:src/api")
     string(REPLACE ":" ";" layer "${layer}")
     list(GET layer 0 name)
     list(GET layer 1 dir)

@@ -244,6 +244,94 @@ MB_API enum mb_err mb_verify_async(mb_device dev, const void *va, uint64_t bytes
 MB_API enum mb_err mb_copy_async(mb_device dev, void *dst, const void *src, uint64_t bytes,
                                  mb_stream stream);
 
+/* ------------------------------------------------------------------ measuring */
+
+/* Nanoseconds of the host's clock as the device's backend knows it: monotonic time, or the virtual
+ * time of the software GPU. */
+MB_API uint64_t mb_clock_ns(mb_device dev);
+
+/* Of several samples, microseconds; NaN: not measured. */
+struct mb_spread {
+    double median_us, p99_us, min_us;
+};
+
+/* One line of a bench. Strings live until the callback returns. */
+struct mb_bench_row {
+    const char *what; /* "map", "unmap", ... */
+    const char *how;  /* who did it: "device-inline", "CUDA VMM, 2 MB handles", ... */
+    uint64_t bytes;
+    unsigned samples;
+    struct mb_spread host;     /* the calling thread is blocked */
+    struct mb_spread complete; /* until it has taken effect on its stream */
+    struct mb_spread used;     /* until a kernel behind it has touched every page */
+    const char *note;          /* what `value` is, or why nothing was measured; "" if neither */
+    double value;              /* NaN: none */
+    bool modelled;             /* virtual time of the software GPU */
+};
+typedef void (*mb_bench_callback)(void *user, const struct mb_bench_row *row);
+
+struct mb_bench_options {
+    const char *name;       /* map, unmap, remap, alias, protect, alloc, beside */
+    const uint64_t *sizes;  /* bytes, multiples of 2 MiB; NULL: 2 MiB to 2 GiB */
+    unsigned size_count;
+    unsigned samples;       /* 0: default; fewer are taken of what lasts long */
+    unsigned pending;       /* beside: batches that wait while copies run; 0: 1000 */
+    uint64_t seed;          /* of the frame lists */
+    bool no_vendor;         /* leave the vendor's own calls out */
+};
+/*
+ * Opens the device by itself, so the caller should have none open on it, measures and closes. Every
+ * timed iteration of a mapping brings a new random list of frames from host memory. `config` as in
+ * mb_open(). Not for use beside other work on the device.
+ */
+MB_API enum mb_err mb_bench_run(int ordinal, const char *config,
+                                const struct mb_bench_options *options, mb_bench_callback callback,
+                                void *user);
+
+/* A question to the hardware, and what the software GPU would answer. Static. */
+struct mb_litmus_info {
+    const char *name;
+    const char *question;
+    const char *rule;     /* of the software GPU, as doc/litmus.md names it */
+    const char *expected; /* the model's answer; '|' separates answers that the rule allows */
+    bool dangerous;       /* may end the context: run it in a process of its own */
+};
+enum mb_litmus_verdict {
+    MB_LITMUS_CONFIRMED, /* the rule holds */
+    MB_LITMUS_CHANGED,   /* the hardware answers otherwise: the rule must be changed */
+    MB_LITMUS_NOT_RUN,   /* `answer` says why */
+};
+struct mb_litmus_result {
+    struct mb_litmus_info info;
+    enum mb_litmus_verdict verdict;
+    char answer[256];
+};
+/* Fills up to `capacity` entries and stores the number of programs in *count. */
+MB_API enum mb_err mb_litmus_list(struct mb_litmus_info *list, unsigned capacity, unsigned *count);
+/* Opens the device by itself, runs one program and closes. MB_ERR_NOT_FOUND: no such program. */
+MB_API enum mb_err mb_litmus_run(int ordinal, const char *config, const char *name, uint64_t seed,
+                                 struct mb_litmus_result *out);
+
+enum mb_fact_verdict {
+    MB_FACT_AS_KNOWN,     /* as the built-in profile says, within the fact's tolerance */
+    MB_FACT_DIFFERS,      /* not so */
+    MB_FACT_NEW,          /* there is no built-in profile for this device, or it lacks the fact */
+    MB_FACT_NOT_MEASURED, /* `note` says why */
+};
+struct mb_fact {
+    const char *name, *unit;
+    double value, known; /* NaN: none */
+    enum mb_fact_verdict verdict;
+    const char *note;
+};
+typedef void (*mb_fact_callback)(void *user, const struct mb_fact *fact);
+/*
+ * Measures on the device what MoonBright's design relies on, tells each fact, and, if `path` is not
+ * NULL, writes them as a profile that the configuration key profile:PATH reads (doc/probe.md).
+ */
+MB_API enum mb_err mb_probe_run(int ordinal, const char *config, const char *path, uint64_t seed,
+                                mb_fact_callback callback, void *user);
+
 /* ------------------------------------------------------------------ statistics, checks */
 
 /* Percentiles come from a histogram with at most 2% relative bin width. */

@@ -126,6 +126,7 @@ struct mb_hw_config {
     bool driver_home;             /* sim: behave as a backend whose driver maps homes and primes windows */
     bool walk_ahead;              /* sim: walks run past a block's end into the next group */
     bool self_heal;               /* sim: SM faults on stale invalid entries replay (CUDA context) */
+    char profile[256];            /* file of measured facts (hw/profile.h); "": built-in knowledge */
 };
 
 /* Results of device work so far; monotonic. */

@@ -211,7 +211,8 @@ static bool reach(struct sim_dev *dev, struct mb_hw_stream *stream, const struct
 static bool load(struct sim_dev *dev, struct mb_hw_stream *stream, const struct sim_op *op,
                  const struct queued_step *q, uint64_t *ns)
 {
-    bool nc = q->step.kind == MB_SIM_LD_NC, caches = nc || q->step.kind == MB_SIM_LD_CA;
+    bool nc = q->step.kind == MB_SIM_LD_NC,
+         caches = (nc || q->step.kind == MB_SIM_LD_CA) && !(dev->mutants & MB_SIM_NO_L1);
     struct line *line = caches ? find_line(stream->kernel, q->step.sm, nc, q->step.va.addr) : NULL;
     struct sim_where where;
     uint64_t word = 0;
@@ -317,7 +318,8 @@ struct sim_step mb__sim_execute_kernel(struct sim_dev *dev, struct mb_hw_stream 
     if (op->pos == op->kernel.steps) {
         step.finished = true;
         mb__sim_land_all(dev, stream, UINT32_MAX);
-        mb__sim_kernel_free(stream);
+        if (!(dev->mutants & MB_SIM_WARM_L1))
+            mb__sim_kernel_free(stream);
     }
     return step;
 }

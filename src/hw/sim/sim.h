@@ -26,6 +26,8 @@ enum mb_sim_mutant {
     MB_SIM_SHARED_QUEUE = 1 << 4,     /* isolated: all streams share one helper queue */
     MB_SIM_EARLY_FENCE = 1 << 5,      /* stream waits and fence_done do not wait */
     MB_SIM_NO_BARRIER = 1 << 6,       /* BARRIER commands have no effect */
+    MB_SIM_NO_L1 = 1 << 7,            /* loads are not kept in L1 */
+    MB_SIM_WARM_L1 = 1 << 8,          /* a kernel starts with the L1 of the one before it */
 };
 void mb__sim_set_mutants(struct mb_hw_dev *dev, unsigned mutants);
 
