@@ -532,3 +532,31 @@ TEST(a_drain_always_ends)
         rig_close(&rig);
     }
 }
+
+/* 128 TiB of addresses out of a ring of 256 GiB: always fresh, and no more tables than the ring. */
+TEST(hands_out_128_tib)
+{
+    struct rig rig = rig_open((struct rig_config){
+        .vm = {.policy = MB_VM_POLICY_FRESH, .ring_bytes = (uint64_t)256 << 30}});
+    struct mb_run run = take(&rig, 2);
+    struct mb_vm_stats stats = {0};
+    uint64_t before = 0;
+
+    while (stats.va_handed_out_bytes <= (uint64_t)128 << 40) {
+        mb_va va = window(&rig, 1024);
+
+        before = invalidates(&rig);
+        map_run(&rig, 0, mb__va_add(va, FRAMES(stats.epochs % 1000)), run);
+        CHECK_EQ(invalidates(&rig), before);
+        fill(&rig, 0, mb__va_add(va, FRAMES(stats.epochs % 1000)), FRAMES(2), stats.epochs + 1);
+        unmap(&rig, 0, mb__va_add(va, FRAMES(stats.epochs % 1000)), 2);
+        CHECK_OK(mb__free_va(rig.vm, va, FRAMES(1024)));
+        mb__vm_stats(rig.vm, &stats);
+    }
+    CHECK_LE(stats.table_bytes, (uint64_t)4 << 20);
+    CHECK_LE(rig.vm->windows.count, 1024);
+    CHECK(stats.epochs >= 512);
+    rig_judge(&rig);
+    rig_check(&rig);
+    rig_close(&rig);
+}
