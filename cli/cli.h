@@ -27,7 +27,8 @@ struct cli_command {
     int (*run)(int argc, char **argv);
 };
 
-extern const struct cli_command cli_info, cli_demo, cli_replay, cli_bench, cli_version, cli_help;
+extern const struct cli_command cli_info, cli_demo, cli_replay, cli_bench, cli_probe, cli_litmus,
+    cli_version, cli_help;
 
 /* In the order of the list that `help` prints; NULL ends it. */
 extern const struct cli_command *const cli_commands[];

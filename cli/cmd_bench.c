@@ -6,7 +6,9 @@
 #include <string.h>
 
 /* In the order of the list; NULL ends it. */
-static const struct cli_command *const benches[] = {&cli_bench_frag, NULL};
+static const struct cli_command *const benches[] = {
+    &cli_bench_map,   &cli_bench_unmap, &cli_bench_remap,  &cli_bench_alias, &cli_bench_protect,
+    &cli_bench_alloc, &cli_bench_hot,   &cli_bench_beside, &cli_bench_frag,  NULL};
 
 #define PREFIX_LENGTH (sizeof("bench ") - 1)
 
@@ -34,7 +36,7 @@ static int run(int argc, char **argv)
 
 const struct cli_command cli_bench = {
     .name = "bench",
-    .summary = "measure: fragmentation by policy and trace",
+    .summary = "measure: mappings, allocations, fragmentation",
     .help =
         "usage: moonbright bench NAME [OPTION...]\n\n"
         "`moonbright bench` lists the benches, `moonbright bench NAME --help` tells the options "

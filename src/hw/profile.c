@@ -35,23 +35,25 @@ static const struct mb_profile builtin[] = {
     {
         .device = "NVIDIA H200",
         .tables = "device-inline",
-        .value = {F(group_slots) = 16, F(invalid_group_slots) = 16, F(walk_ahead_slots) = 0,
-                  F(entry_template) = 0x681, F(launch_ns) = 3500, F(kernel_ns) = 8700,
-                  F(submit_ns) = 3600, F(map_ns) = 10200, F(entry_ps) = 6000,
-                  F(invalidate_ns) = 3700, F(invalidate_range_ns) = NAN, F(first_touch_ns) = 131,
-                  F(stream_value_ns) = 3500, F(slab_2m_ns) = 35000, F(slab_32m_ns) = NAN,
-                  F(slab_128m_ns) = NAN, F(slab_512m_ns) = 80000, F(slab_1g_ns) = NAN,
-                  F(slab_cliff_mib) = 0},
+        .value =
+            {F(group_slots) = 16,     F(invalid_group_slots) = 16, F(walk_ahead_slots) = 0,
+             F(entry_low) = 0x681,    F(entry_high) = 0,           F(launch_ns) = 3500,
+             F(kernel_ns) = 8700,     F(submit_ns) = 3600,         F(map_ns) = 10200,
+             F(entry_ps) = 6000,      F(invalidate_ns) = 3700,     F(invalidate_range_ns) = NAN,
+             F(first_touch_ns) = 131, F(stream_value_ns) = 3500,   F(slab_2m_ns) = 35000,
+             F(slab_32m_ns) = NAN,    F(slab_128m_ns) = NAN,       F(slab_512m_ns) = 80000,
+             F(slab_1g_ns) = NAN,     F(slab_cliff_mib) = 0},
     },
     {
         .device = "simulated H200 141GB",
-        .value = {F(group_slots) = 16, F(invalid_group_slots) = 16, F(walk_ahead_slots) = 0,
-                  F(entry_template) = 0x681, F(launch_ns) = 3600, F(kernel_ns) = 8700,
-                  F(submit_ns) = 3600, F(map_ns) = 10100, F(entry_ps) = 700,
-                  F(invalidate_ns) = 3000, F(invalidate_range_ns) = 3000, F(first_touch_ns) = 131,
-                  F(stream_value_ns) = 3400, F(slab_2m_ns) = 29900, F(slab_32m_ns) = 32400,
-                  F(slab_128m_ns) = 47400, F(slab_512m_ns) = 85500, F(slab_1g_ns) = 110833,
-                  F(slab_cliff_mib) = 0},
+        .value =
+            {F(group_slots) = 16,     F(invalid_group_slots) = 16, F(walk_ahead_slots) = 0,
+             F(entry_low) = 0x681,    F(entry_high) = 0,           F(launch_ns) = 3600,
+             F(kernel_ns) = 8700,     F(submit_ns) = 3600,         F(map_ns) = 10100,
+             F(entry_ps) = 700,       F(invalidate_ns) = 3000,     F(invalidate_range_ns) = 3000,
+             F(first_touch_ns) = 131, F(stream_value_ns) = 3400,   F(slab_2m_ns) = 29900,
+             F(slab_32m_ns) = 32400,  F(slab_128m_ns) = 47400,     F(slab_512m_ns) = 85500,
+             F(slab_1g_ns) = 110833,  F(slab_cliff_mib) = 0},
     },
 };
 #undef F
@@ -98,9 +100,8 @@ static bool split(char *line, char **value)
     while (end > line && (end[-1] == ' ' || end[-1] == '\t'))
         end--;
     *end = '\0';
-    line[strcspn(line, "\t")] = ' ';
-    *value = line + strcspn(line, " ");
-    while (**value == ' ')
+    *value = line + strcspn(line, " \t");
+    while (**value == ' ' || **value == '\t')
         *(*value)++ = '\0';
     return *line != '\0';
 }
@@ -150,6 +151,12 @@ static enum mb_err take_line(struct mb_profile *p, const char *key, const char *
     return take_fact(p, key, value, number);
 }
 
+/* Blanks before the key do not count. */
+static char *skip(char *line)
+{
+    return line + strspn(line, " \t");
+}
+
 static enum mb_err read_lines(FILE *f, struct mb_profile *p)
 {
     char line[LINE_BYTES], *value;
@@ -166,8 +173,8 @@ static enum mb_err read_lines(FILE *f, struct mb_profile *p)
             if (strcmp(line, MAGIC) != 0)
                 err = mb__fail(MB_ERR_PARSE, "line 1 is \"%.40s\"; a profile begins with \"%s\"",
                                line, MAGIC);
-        } else if (split(line, &value)) {
-            err = take_line(p, line, value, number);
+        } else if (split(skip(line), &value)) {
+            err = take_line(p, skip(line), value, number);
         }
     }
     if (!err && ferror(f))
@@ -234,6 +241,7 @@ enum mb_err mb__profile_apply(const struct mb_profile *p, struct mb_hw_dev *dev)
 {
     struct mb_hw_caps *caps = &dev->caps;
     double group = p->value[MB_PROFILE_group_slots];
+    double low = p->value[MB_PROFILE_entry_low], high = p->value[MB_PROFILE_entry_high];
     uint64_t tmpl = mb_fmt_leaf_template(caps->format, MB_FRAME_SHIFT,
                                          mb_fmt_user_flags(caps->format, 1), MB_AP_VID, caps->kind);
 
@@ -242,13 +250,12 @@ enum mb_err mb__profile_apply(const struct mb_profile *p, struct mb_hw_dev *dev)
                         "the profile is of \"%s\", and this device is \"%s\": measure this one "
                         "with moonbright probe -o FILE",
                         p->device, caps->device_name);
-    if (!isnan(p->value[MB_PROFILE_entry_template]) &&
-        (double)tmpl != p->value[MB_PROFILE_entry_template] && !caps->host_blocking)
+    if (!isnan(low) && !isnan(high) && !caps->host_blocking &&
+        (low != (double)(uint32_t)tmpl || high != (double)(tmpl >> 32)))
         return mb__fail(MB_ERR_PROOF,
-                        "the profile found entries of the form 0x%llx where MoonBright writes "
-                        "0x%llx: use tables:driver",
-                        (unsigned long long)p->value[MB_PROFILE_entry_template],
-                        (unsigned long long)tmpl);
+                        "the profile found entries of the form 0x%08x%08x where MoonBright writes "
+                        "0x%016llx: use tables:driver",
+                        (uint32_t)high, (uint32_t)low, (unsigned long long)tmpl);
     if (!isnan(group) && (group < 1 || group > 256 || fmod(log2(group), 1) != 0))
         return mb__fail(MB_ERR_CONFIG,
                         "the profile's group_slots is %g; powers of two up to 256 are possible",

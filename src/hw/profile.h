@@ -19,7 +19,8 @@
     X(group_slots, "slots", 0)                                                                     \
     X(invalid_group_slots, "slots", 0)                                                             \
     X(walk_ahead_slots, "slots", 0)                                                                \
-    X(entry_template, "bits", 0)                                                                   \
+    X(entry_low, "bits", 0)                                                                        \
+    X(entry_high, "bits", 0)                                                                       \
     X(launch_ns, "ns", 60)                                                                         \
     X(kernel_ns, "ns", 60)                                                                         \
     X(submit_ns, "ns", 60)                                                                         \

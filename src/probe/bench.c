@@ -48,8 +48,8 @@ static struct mb_spread spread(double *ns, unsigned count)
     if (!count)
         return (struct mb_spread){NAN, NAN, NAN};
     qsort(ns, count, sizeof(*ns), by_value);
-    return (struct mb_spread){ns[count / 2] / 1e3,
-                              ns[(unsigned)ceil(0.99 * count) - 1] / 1e3, ns[0] / 1e3};
+    return (struct mb_spread){ns[count / 2] / 1e3, ns[(unsigned)ceil(0.99 * count) - 1] / 1e3,
+                              ns[0] / 1e3};
 }
 
 void mb__bench_tell(struct mb_bench *b, const char *what, const char *how, uint64_t bytes,
@@ -129,8 +129,8 @@ static enum mb_err timed(struct mb_bench *b, const struct kind *k, uint32_t coun
 {
     struct mb_lab *lab = &b->lab;
     uint64_t start = lab->ops->now(lab), back;
-    enum mb_err err = mb__lab_write(lab, lab->stream[0], 0, count,
-                                    k->names_frames ? b->list : NULL, k->flags);
+    enum mb_err err =
+        mb__lab_write(lab, lab->stream[0], 0, count, k->names_frames ? b->list : NULL, k->flags);
 
     back = lab->ops->now(lab);
     if (!err && use)

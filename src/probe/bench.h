@@ -21,9 +21,9 @@ struct mb_bench {
     void *user;
     const uint64_t *sizes;
     unsigned size_count, samples;
-    uint64_t most; /* largest size */
-    uint32_t *order; /* a permutation of the pool; owned */
-    mb_pfn *list;    /* the latest list of frames; owned */
+    uint64_t most;                  /* largest size */
+    uint32_t *order;                /* a permutation of the pool; owned */
+    mb_pfn *list;                   /* the latest list of frames; owned */
     struct mb_bench_series *series; /* being filled; owned */
 };
 

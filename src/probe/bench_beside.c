@@ -17,15 +17,17 @@
 #include "probe/bench.h"
 
 #define SPIN_NS ((uint64_t)60000000)
-enum { DONE = MB_LAB_INVALIDATE | MB_LAB_MEMBAR, GATE = 9, PENDING_STREAMS = 64 };
+/* Streams that wait for a word hold one of the context's hardware queues each, and others that share
+ * it wait with them: CUDA_DEVICE_MAX_CONNECTIONS of 32 leaves room for so many. */
+enum { DONE = MB_LAB_INVALIDATE | MB_LAB_MEMBAR, GATE = 9, PENDING_STREAMS = 16 };
 
 /* ------------------------------------------------------------ who waits */
 
 static enum mb_err beside_ours(struct mb_bench *b, const char *what, bool map, uint32_t count)
 {
     struct mb_lab *lab = &b->lab;
-    enum mb_err err = mb__lab_write(lab, lab->stream[0], 0, count,
-                                    map ? NULL : mb__bench_list(b, count), DONE);
+    enum mb_err err =
+        mb__lab_write(lab, lab->stream[0], 0, count, map ? NULL : mb__bench_list(b, count), DONE);
     uint64_t start, back;
     bool free_of_it;
 
@@ -103,8 +105,8 @@ static const char *const load_names[LOADS] = {"nothing beside it", "maps", "maps
 
 static enum mb_err one_load(struct mb_bench *b, enum load load, uint32_t count)
 {
-    static const unsigned flags[LOADS] = {[MAP_WHOLE] = DONE,
-                                          [MAP_RANGE] = MB_LAB_TARGETED | MB_LAB_MEMBAR};
+    static const unsigned flags[LOADS] = {
+        [MAP_WHOLE] = DONE, [MAP_RANGE] = MB_LAB_TARGETED | MB_LAB_MEMBAR};
     struct mb_lab_turn turn;
     enum mb_err err;
 
@@ -145,7 +147,8 @@ static enum mb_err slowdown(struct mb_bench *b)
     enum mb_err err = MB_OK;
 
     if (!lab->ops->wander) {
-        (void)mb__fail(MB_ERR_NOT_SUPPORTED, "kernels that share a device are not modelled in time");
+        (void)mb__fail(MB_ERR_NOT_SUPPORTED,
+                       "kernels that share a device are not modelled in time");
         mb__bench_skip(b, "slowdown", "", 0);
         return MB_OK;
     }
@@ -214,6 +217,13 @@ static enum mb_err rates(struct mb_lab *lab, double out[MB_LAB_COPIES])
             err = lab->ops->copy_rate(lab, (enum mb_lab_copy)way, 32ull << 20, &rate);
             out[way] = rate > out[way] ? rate : out[way];
         }
+        if (err == MB_ERR_TIMEOUT) {
+            /* An answer too: these copies stand still. Nothing after them can be told. */
+            out[way] = 0;
+            for (way++; way < MB_LAB_COPIES; way++)
+                out[way] = NAN;
+            return MB_OK;
+        }
     }
     return err;
 }
@@ -242,7 +252,6 @@ static enum mb_err copies_beside(struct mb_bench *b)
     mb_stream native[PENDING_STREAMS] = {0};
     double alone[MB_LAB_COPIES], beside[MB_LAB_COPIES];
     unsigned pending = b->options->pending ? b->options->pending : 1000;
-    /* A stream with more pending work than its channel holds would block the host. */
     unsigned count = lab->slots < PENDING_STREAMS ? lab->slots : PENDING_STREAMS;
     enum mb_err err = lab->ops->sync(lab, NULL);
 

@@ -18,8 +18,8 @@ enum { PIECE_SHIFT = 29 }; /* windows are multiples of 512 MiB */
 const char *mb__lab_vendor_name(enum mb_lab_vendor way)
 {
     static const char *const names[MB_LAB_VENDORS] = {
-        "CUDA VMM, 2 MB handles", "CUDA VMM, one handle", "cuMemAlloc",
-        "cuMemAllocAsync, warm",  "cuMemAllocAsync, cold"};
+        "CUDA VMM, 2 MB handles", "CUDA VMM, one handle", "cuMemAlloc", "cuMemAllocAsync, warm",
+        "cuMemAllocAsync, cold"};
 
     return names[way];
 }
@@ -82,14 +82,12 @@ enum mb_err mb__lab_open(const char *backend, const struct mb_hw_config *config,
     err = open_device(backend, config, lab);
     if (err)
         return err;
-    lab->tmpl_rw =
-        mb_fmt_leaf_template(lab->hw->caps.format, MB_FRAME_SHIFT,
-                             mb_fmt_user_flags(lab->hw->caps.format, 1), MB_AP_VID,
-                             lab->hw->caps.kind);
-    lab->tmpl_ro =
-        mb_fmt_leaf_template(lab->hw->caps.format, MB_FRAME_SHIFT,
-                             mb_fmt_user_flags(lab->hw->caps.format, 0), MB_AP_VID,
-                             lab->hw->caps.kind);
+    lab->tmpl_rw = mb_fmt_leaf_template(lab->hw->caps.format, MB_FRAME_SHIFT,
+                                        mb_fmt_user_flags(lab->hw->caps.format, 1), MB_AP_VID,
+                                        lab->hw->caps.kind);
+    lab->tmpl_ro = mb_fmt_leaf_template(lab->hw->caps.format, MB_FRAME_SHIFT,
+                                        mb_fmt_user_flags(lab->hw->caps.format, 0), MB_AP_VID,
+                                        lab->hw->caps.kind);
     err = lab->ops->open(lab);
     if (!err)
         err = open_streams(lab);
@@ -155,8 +153,7 @@ enum mb_err mb__lab_pool(struct mb_lab *lab, uint32_t frames, uint64_t slab_byte
         lab->slabs++;
         for (uint32_t i = 0; i < slab->frames; i++)
             lab->pfn[lab->frames++] =
-                slab->pfns ? slab->pfns[i]
-                           : (mb_pfn){slab->first.n + i * (uint32_t)MB_FRAME_PFNS};
+                slab->pfns ? slab->pfns[i] : (mb_pfn){slab->first.n + i * (uint32_t)MB_FRAME_PFNS};
         at += part;
     }
     return err;

@@ -37,8 +37,7 @@ static enum mb_err pinned(struct mb_lab *lab, size_t bytes, struct mb_lab_pinned
 {
     const struct mb_cuda_driver *cu = dev_of(lab)->cu;
     enum mb_err err = CHECKED(
-        lab,
-        cu->host_alloc(&out->host, bytes, CU_HOST_ALLOC_PORTABLE | CU_HOST_ALLOC_MAPPED),
+        lab, cu->host_alloc(&out->host, bytes, CU_HOST_ALLOC_PORTABLE | CU_HOST_ALLOC_MAPPED),
         "pinned memory for a lab");
 
     if (err)
@@ -149,10 +148,10 @@ static bool cuda_busy(struct mb_lab *lab, struct mb_hw_stream *stream)
 static enum mb_err launch(struct mb_lab *lab, cu_function f, unsigned blocks, unsigned threads,
                           struct mb_hw_stream *stream, void **params, const char *what)
 {
-    return CHECKED(lab,
-                   dev_of(lab)->cu->launch(f, blocks, 1, 1, threads, 1, 1, 0, stream->native,
-                                           params, NULL),
-                   what);
+    return CHECKED(
+        lab,
+        dev_of(lab)->cu->launch(f, blocks, 1, 1, threads, 1, 1, 0, stream->native, params, NULL),
+        what);
 }
 
 static enum mb_err cuda_nop(struct mb_lab *lab, struct mb_hw_stream *stream)
@@ -290,8 +289,8 @@ static enum mb_err cuda_sem_wait(struct mb_lab *lab, struct mb_hw_stream *stream
 {
     return CHECKED(lab,
                    dev_of(lab)->cu->stream_wait64(stream->native,
-                                                  mb__lab_cuda_own(lab)->sems_dev + 8 * sem,
-                                                  value, CU_WAIT_GEQ),
+                                                  mb__lab_cuda_own(lab)->sems_dev + 8 * sem, value,
+                                                  CU_WAIT_GEQ),
                    "a stream's wait");
 }
 

@@ -45,12 +45,10 @@ _Static_assert(sizeof(struct mb_lab_launch) == 56, "CUlaunchConfig");
     X(graph_launch, "cuGraphLaunch", (cu_graph_exec exec, cu_stream stream))                       \
     X(exec_destroy, "cuGraphExecDestroy", (cu_graph_exec exec))                                    \
     X(graph_destroy, "cuGraphDestroy", (cu_graph graph))                                           \
-    X(copy_d2h, "cuMemcpyDtoHAsync_v2",                                                            \
-      (void *to, cu_ptr from, size_t bytes, cu_stream stream))                                     \
+    X(copy_d2h, "cuMemcpyDtoHAsync_v2", (void *to, cu_ptr from, size_t bytes, cu_stream stream))   \
     X(copy_h2d, "cuMemcpyHtoDAsync_v2",                                                            \
       (cu_ptr to, const void *from, size_t bytes, cu_stream stream))                               \
-    X(copy_d2d, "cuMemcpyDtoDAsync_v2",                                                            \
-      (cu_ptr to, cu_ptr from, size_t bytes, cu_stream stream))                                    \
+    X(copy_d2d, "cuMemcpyDtoDAsync_v2", (cu_ptr to, cu_ptr from, size_t bytes, cu_stream stream))  \
     X(default_pool, "cuDeviceGetDefaultMemPool", (void **pool, cu_device device))                  \
     X(pool_set, "cuMemPoolSetAttribute", (void *pool, int attr, void *value))                      \
     X(pool_trim, "cuMemPoolTrimTo", (void *pool, size_t keep_bytes))                               \

@@ -99,10 +99,10 @@ static enum mb_err sim_run(struct mb_lab *lab, struct mb_hw_stream *stream,
                            const struct mb_litmus_step *steps, unsigned count, bool dependent)
 {
     static const enum mb_sim_step_kind kinds[] = {
-        [MB_LITMUS_LD_CA] = MB_SIM_LD_CA,       [MB_LITMUS_LD_CG] = MB_SIM_LD_CG,
-        [MB_LITMUS_LD_VOL] = MB_SIM_LD_VOL,     [MB_LITMUS_LD_NC] = MB_SIM_LD_NC,
-        [MB_LITMUS_ST] = MB_SIM_ST,             [MB_LITMUS_FENCE] = MB_SIM_FENCE,
-        [MB_LITMUS_DELAY] = MB_SIM_DELAY,       [MB_LITMUS_SEM_WAIT] = MB_SIM_SEM_WAIT,
+        [MB_LITMUS_LD_CA] = MB_SIM_LD_CA,     [MB_LITMUS_LD_CG] = MB_SIM_LD_CG,
+        [MB_LITMUS_LD_VOL] = MB_SIM_LD_VOL,   [MB_LITMUS_LD_NC] = MB_SIM_LD_NC,
+        [MB_LITMUS_ST] = MB_SIM_ST,           [MB_LITMUS_FENCE] = MB_SIM_FENCE,
+        [MB_LITMUS_DELAY] = MB_SIM_DELAY,     [MB_LITMUS_SEM_WAIT] = MB_SIM_SEM_WAIT,
         [MB_LITMUS_SEM_SET] = MB_SIM_SEM_SET,
     };
     struct own *own = own_of(lab);
@@ -146,8 +146,7 @@ static enum mb_err sim_copy_read(struct mb_lab *lab, struct mb_hw_stream *stream
 {
     mb_pfn pfn = lab->pfn[lab->frames - 1];
     uint32_t slot = lab->slots - 1;
-    enum mb_err err =
-        mb__lab_write(lab, stream, slot, 1, &pfn, MB_LAB_TARGETED | MB_LAB_MEMBAR);
+    enum mb_err err = mb__lab_write(lab, stream, slot, 1, &pfn, MB_LAB_TARGETED | MB_LAB_MEMBAR);
 
     if (!err)
         err = mb__sim_copy_ce(lab->hw, stream, mb__lab_va(lab, slot), va, 8);
@@ -249,8 +248,8 @@ static enum mb_err sim_first_touch(struct mb_lab *lab, uint32_t pages, double *f
         if (!turn)
             err = sim_invalidate(lab);
         for (uint32_t i = 0; i < pages; i++)
-            own_of(lab)->step[i] = (struct mb_sim_step){.kind = MB_SIM_LD_CG,
-                                                        .va = mb__lab_va(lab, i * step)};
+            own_of(lab)->step[i] =
+                (struct mb_sim_step){.kind = MB_SIM_LD_CG, .va = mb__lab_va(lab, i * step)};
         before = sim_now(lab);
         if (!err)
             err = mb__sim_kernel(lab->hw, lab->stream[0], own_of(lab)->step, pages, MB_SIM_ROGUE);

@@ -13,6 +13,8 @@
 #include "base/err.h"
 #include "probe/lab_cuda.h"
 
+/* Four copies of 64 MiB over the slowest bus take a tenth of this. */
+#define COPY_LIMIT_NS 500e6
 #define CHECKED(lab, call, what) mb__lab_cuda_check((lab), (call), (what))
 
 /* A turn of a way that maps handles. */
@@ -20,10 +22,10 @@ struct vmm {
     struct mb_lab *lab;
     struct mb_cuda *dev;
     uint64_t bytes, each;
-    uint32_t count;     /* handles of one set */
-    uint32_t made;      /* handles that exist, in both sets */
-    cu_mem *handle;     /* two sets: the second for remap */
-    cu_ptr va, second;  /* second: for alias */
+    uint32_t count;    /* handles of one set */
+    uint32_t made;     /* handles that exist, in both sets */
+    cu_mem *handle;    /* two sets: the second for remap */
+    cu_ptr va, second; /* second: for alias */
     bool mapped, aliased;
 };
 
@@ -71,8 +73,8 @@ static enum mb_err create(struct vmm *v, uint32_t count)
 
 static enum mb_err access_to(struct vmm *v, cu_ptr va, int flags)
 {
-    struct cu_mem_access a = {
-        .location = {.type = CU_MEM_LOCATION_DEVICE, .id = v->dev->ordinal}, .flags = flags};
+    struct cu_mem_access a = {.location = {.type = CU_MEM_LOCATION_DEVICE, .id = v->dev->ordinal},
+                              .flags = flags};
 
     return CHECKED(v->lab, v->dev->cu->mem_access(va, v->bytes, &a, 1), "cuMemSetAccess");
 }
@@ -82,8 +84,8 @@ static enum mb_err map_at(struct vmm *v, cu_ptr va, const cu_mem *set)
     enum mb_err err = MB_OK;
 
     for (uint32_t i = 0; !err && i < v->count; i++)
-        err = CHECKED(v->lab,
-                      v->dev->cu->mem_map(va + i * v->each, v->each, 0, set[i], 0), "cuMemMap");
+        err = CHECKED(v->lab, v->dev->cu->mem_map(va + i * v->each, v->each, 0, set[i], 0),
+                      "cuMemMap");
     return err ? err : access_to(v, va, CU_MEM_ACCESS_READ_WRITE);
 }
 
@@ -333,6 +335,11 @@ enum mb_err mb__lab_cuda_copy_rate(struct mb_lab *lab, enum mb_lab_copy way, uin
                       : way == MB_LAB_D2H ? own->copy_d2h(own->bulk.host, at, bytes, s)
                                           : own->copy_d2d(at, at + bytes, bytes, s),
                       "a copy");
+    }
+    while (!err && lab->ops->busy(lab, lab->stream[3])) {
+        if (since(start) > COPY_LIMIT_NS)
+            err =
+                mb__fail(MB_ERR_TIMEOUT, "copies did not end within %.0f ms", COPY_LIMIT_NS / 1e6);
     }
     if (!err)
         err = lab->ops->sync(lab, lab->stream[3]);

@@ -39,8 +39,8 @@ enum mb_err mb__litmus_open(const char *backend, const struct mb_hw_config *conf
 /* Runs one case and compares. */
 void mb__litmus_judge(struct mb_lab *lab, const struct mb_litmus_case *c,
                       struct mb_litmus_result *out);
-enum mb_err mb__litmus_run(const char *backend, const struct mb_hw_config *config,
-                           const char *name, uint64_t seed, struct mb_litmus_result *out);
+enum mb_err mb__litmus_run(const char *backend, const struct mb_hw_config *config, const char *name,
+                           uint64_t seed, struct mb_litmus_result *out);
 
 /* One instruction as a kernel. */
 enum mb_err mb__litmus_one(struct mb_lab *lab, struct mb_hw_stream *stream, enum mb_litmus_op op,

@@ -70,14 +70,20 @@ static void translation(struct probe *p)
     ask(p, MB_PROFILE_walk_ahead_slots, "walk-ahead", "%u of", 0);
 }
 
-/* Every frame of the pool, as the driver mapped it at home, must have one and the same form. */
+static void no_template(struct probe *p, const char *why)
+{
+    missing(p, MB_PROFILE_entry_low, why);
+    missing(p, MB_PROFILE_entry_high, why);
+}
+
+/* Frames of the pool, as the driver mapped it at home, must have one and the same form. */
 static void templates(struct probe *p)
 {
     unsigned shift = mb_fmt_pfn_shift(p->lab.hw->caps.format);
     uint64_t tmpl = 0;
 
     if (!p->lab.ops->driver_entry) {
-        missing(p, MB_PROFILE_entry_template, "this backend shows no entries of the driver");
+        no_template(p, "this backend shows no entries of the driver");
         return;
     }
     for (uint32_t i = 0; i < p->lab.frames; i += 61) {
@@ -85,17 +91,18 @@ static void templates(struct probe *p)
         uint64_t bits;
 
         if (p->lab.ops->driver_entry(&p->lab, i, &pte)) {
-            missing(p, MB_PROFILE_entry_template, mb_error_detail());
+            no_template(p, mb_error_detail());
             return;
         }
         bits = pte.lo - ((uint64_t)p->lab.pfn[i].n << shift);
         if (i && bits != tmpl) {
-            missing(p, MB_PROFILE_entry_template, "entries of the driver differ in form");
+            no_template(p, "entries of the driver differ in form");
             return;
         }
         tmpl = bits;
     }
-    p->found.value[MB_PROFILE_entry_template] = (double)tmpl;
+    p->found.value[MB_PROFILE_entry_low] = (uint32_t)tmpl;
+    p->found.value[MB_PROFILE_entry_high] = (double)(tmpl >> 32);
 }
 
 /* ------------------------------------------------------------ costs */

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# bench map & co, litmus and probe as a user types them, on the software GPU.
+# shellcheck source=tests/cli/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+for bench in map unmap remap alias protect alloc beside; do
+    run 0 bench "$bench" --backend sim --sizes 2MiB,64MiB --samples 3 --json
+    json 'r["rows"] and r["command"] and r["device"] and r["backend"] == "sim"'
+    json 'all(row["samples"] or row["note"] for row in r["rows"])'
+done
+run 0 bench map --backend sim --sizes 2MiB,64MiB --samples 3 --json --commit abc
+json 'r["commit"] == "abc"'
+json '{"api, one range", "api, page by page", "simulated"} <= {row["how"] for row in r["rows"]}'
+json 'all(row["modelled"] for row in r["rows"])'
+run 0 bench map --backend sim --sizes 2MiB --samples 3
+says out "«modelled»"
+says out "CUDA VMM, one handle"
+run 2 bench map --sizes 3KiB
+says err "multiples of 2MiB"
+run 2 bench map too many words
+run 0 bench hot --backend sim --threads 2 --milliseconds 5 --json
+json 'all(row["value"] > 0 for row in r["rows"])'
+run 0 bench hot --backend sim --threads 1 --live 4 --milliseconds 5
+run 2 bench hot --threads 0
+
+run 0 litmus --list
+says out "stale-valid"
+run 0 litmus --backend sim --json
+json 'r["changed"] == 0 and r["not_run"] == 0 and r["confirmed"] == len(r["programs"])'
+run 0 litmus --backend sim stale-valid membar
+says out "2 confirmed, 0 changed, 0 not run"
+run 1 litmus --backend sim --config model:mi210 stale-valid
+says out "rule group/valid says: stale to distance 15"
+run 2 litmus --backend sim stale-vali
+says err "did you mean stale-valid"
+
+run 0 probe --backend sim -o "$WORK/profile" --json
+json 'r["differ"] == 0 and len(r["facts"]) > 10'
+run 0 probe --backend sim --config walk_ahead:1
+says out "1 facts differ"
+run 0 bench alloc --backend sim --config "profile:$WORK/profile" --sizes 2MiB --samples 2
+run 2 probe now
+finish
