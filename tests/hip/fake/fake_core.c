@@ -287,6 +287,38 @@ FAKE(hipFree, void *ptr)
     return give(ptr, false);
 }
 
+/* Stream order is that of the host here: a fake may be slow. */
+FAKE(hipMallocAsync, void **ptr, size_t bytes, void *stream)
+{
+    (void)stream;
+    FAKE_ENTER();
+    return bytes ? take(ptr, bytes, DEVICE) : FAKE_INVALID_VALUE;
+}
+
+FAKE(hipFreeAsync, void *ptr, void *stream)
+{
+    (void)stream;
+    FAKE_ENTER();
+    return give(ptr, false);
+}
+
+FAKE(hipMemGetAddressRange, void **base, size_t *bytes, void *ptr)
+{
+    int result = FAKE_NOT_FOUND;
+
+    FAKE_ENTER();
+    pthread_mutex_lock(&fake_lock);
+    for (const struct block *b = blocks; b; b = b->next) {
+        if ((char *)ptr >= b->at && (char *)ptr < b->at + b->bytes) {
+            *base = b->at;
+            *bytes = b->bytes;
+            result = FAKE_OK;
+        }
+    }
+    pthread_mutex_unlock(&fake_lock);
+    return result;
+}
+
 FAKE(hipHostMalloc, void **ptr, size_t bytes, unsigned flags)
 {
     (void)flags;
