@@ -279,10 +279,14 @@ static int make_table(struct amdgpu_device *adev, struct amdgpu_vm *vm, u64 va,
 /* root reserved. Takes everything back that add_window made so far. */
 static void undo_window(struct amdgpu_device *adev, struct amdgpu_vm *vm, struct mb_window *w)
 {
-    if (w->hold)
-        WARN_ON(write_entries(adev, vm, w->va, w->bytes, 0, 0));
     if (w->tables_hold)
         WARN_ON(write_entries(adev, vm, w->tables_va, w->bytes / WINDOW_STEP * PAGE_SIZE, 0, 0));
+    /* Whole GiB become invalid one level up; the driver drops its reference to the directories then. */
+    if (w->hold)
+        WARN_ON(write_entries(adev, vm, w->va, w->bytes, 0, 0));
+    WARN_ON(amdgpu_vm_update_pdes(adev, vm, false));
+    /* Before the directories can be anybody else's memory. */
+    WARN_ON(flush(adev, vm));
     while (w->tables) {
         struct amdgpu_bo *bo = w->table[--w->tables];
 
@@ -294,8 +298,6 @@ static void undo_window(struct amdgpu_device *adev, struct amdgpu_vm *vm, struct
         amdgpu_vm_bo_del(adev, w->tables_hold);
     if (w->hold)
         amdgpu_vm_bo_del(adev, w->hold);
-    WARN_ON(amdgpu_vm_update_pdes(adev, vm, false));
-    WARN_ON(flush(adev, vm));
     kvfree(w);
 }
 
