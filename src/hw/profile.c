@@ -35,14 +35,17 @@ static const struct mb_profile builtin[] = {
     {
         .device = "NVIDIA H200",
         .tables = "device-inline",
-        .value =
-            {F(group_slots) = 16,     F(invalid_group_slots) = 16, F(walk_ahead_slots) = 0,
-             F(entry_low) = 0x681,    F(entry_high) = 0,           F(launch_ns) = 3500,
-             F(kernel_ns) = 8700,     F(submit_ns) = 3600,         F(map_ns) = 10200,
-             F(entry_ps) = 6000,      F(invalidate_ns) = 3700,     F(invalidate_range_ns) = NAN,
-             F(first_touch_ns) = 131, F(stream_value_ns) = 3500,   F(slab_2m_ns) = 35000,
-             F(slab_32m_ns) = NAN,    F(slab_128m_ns) = NAN,       F(slab_512m_ns) = 80000,
-             F(slab_1g_ns) = NAN,     F(slab_cliff_mib) = 0},
+        .value = {F(group_slots) = 16,          F(invalid_group_slots) = 16,
+                  F(walk_ahead_slots) = 0,      F(small_alloc_leaf_kib) = 2048,
+                  F(entry_low) = 0x681,         F(entry_high) = 0,
+                  F(launch_ns) = 3500,          F(kernel_ns) = 8700,
+                  F(submit_ns) = 3600,          F(map_ns) = 10200,
+                  F(entry_ps) = 6000,           F(invalidate_ns) = 3700,
+                  F(invalidate_range_ns) = NAN, F(first_touch_ns) = 131,
+                  F(stream_value_ns) = 3500,    F(slab_2m_ns) = 35000,
+                  F(slab_32m_ns) = NAN,         F(slab_128m_ns) = NAN,
+                  F(slab_512m_ns) = 80000,      F(slab_1g_ns) = NAN,
+                  F(slab_cliff_mib) = 0},
     },
     {
         .device = "simulated H200 141GB",
@@ -53,7 +56,7 @@ static const struct mb_profile builtin[] = {
              F(entry_ps) = 700,       F(invalidate_ns) = 3000,     F(invalidate_range_ns) = 3000,
              F(first_touch_ns) = 131, F(stream_value_ns) = 3400,   F(slab_2m_ns) = 29900,
              F(slab_32m_ns) = 32400,  F(slab_128m_ns) = 47400,     F(slab_512m_ns) = 85500,
-             F(slab_1g_ns) = 110833,  F(slab_cliff_mib) = 0},
+             F(slab_1g_ns) = 110833,  F(slab_cliff_mib) = 0,       F(small_alloc_leaf_kib) = NAN},
     },
 };
 #undef F

@@ -21,6 +21,7 @@
     X(walk_ahead_slots, "slots", 0)                                                                \
     X(entry_low, "bits", 0)                                                                        \
     X(entry_high, "bits", 0)                                                                       \
+    X(small_alloc_leaf_kib, "KiB", 0)                                                              \
     X(launch_ns, "ns", 60)                                                                         \
     X(kernel_ns, "ns", 60)                                                                         \
     X(submit_ns, "ns", 60)                                                                         \

@@ -110,6 +110,8 @@ struct mb_lab_ops {
     void (*switch_off)(struct mb_lab *lab, unsigned rules);
     /* The vendor's entry for the frame at home slot `frame`, as the driver wrote it. */
     enum mb_err (*driver_entry)(struct mb_lab *lab, uint32_t frame, struct mb_pte *out);
+    /* Size of the leaf behind a small allocation of the vendor's. Reads our own walk only. */
+    enum mb_err (*small_leaf)(struct mb_lab *lab, uint64_t *leaf_bytes);
 };
 extern const struct mb_lab_ops mb__lab_sim, mb__lab_cuda;
 

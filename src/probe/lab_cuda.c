@@ -365,9 +365,9 @@ static uint64_t cuda_faults(struct mb_lab *lab)
     return 0; /* the driver counts them, but not for us */
 }
 
-static enum mb_err cuda_driver_entry(struct mb_lab *lab, uint32_t frame, struct mb_pte *out)
+/* The 16-byte slot of the last directory level that `va` leads to, read over BAR1. */
+static enum mb_err read_slot(struct mb_cuda *dev, uint64_t va, struct mb_pte *out)
 {
-    struct mb_cuda *dev = dev_of(lab);
     struct mb_cuda_pages *pages;
     struct mb_cuda_reader reader;
     struct mb_cuda_walk walk;
@@ -382,8 +382,7 @@ static enum mb_err cuda_driver_entry(struct mb_lab *lab, uint32_t frame, struct 
         return mb__fail(MB_ERR_HOST_MEMORY, "no memory for a walk");
     mb__cuda_pages_init(dev, pages);
     reader = mb__cuda_pages_reader(pages);
-    err = mb__cuda_walk(&dev->space, reader, lab->home.addr + (uint64_t)frame * MB_FRAME_BYTES,
-                        &walk);
+    err = mb__cuda_walk(&dev->space, reader, va, &walk);
     at = err ? 0 : walk.table[walk.levels - 1] + 16ull * walk.slot;
     if (!err)
         err = reader.read(reader.user, at, &pte.lo);
@@ -393,6 +392,36 @@ static enum mb_err cuda_driver_entry(struct mb_lab *lab, uint32_t frame, struct 
     free(pages);
     if (!err)
         *out = pte;
+    return err;
+}
+
+static enum mb_err cuda_driver_entry(struct mb_lab *lab, uint32_t frame, struct mb_pte *out)
+{
+    return read_slot(dev_of(lab), lab->home.addr + (uint64_t)frame * MB_FRAME_BYTES, out);
+}
+
+static enum mb_err cuda_small_leaf(struct mb_lab *lab, uint64_t *leaf_bytes)
+{
+    struct mb_cuda *dev = dev_of(lab);
+    unsigned last = mb_fmt_geometry(lab->hw->caps.format).levels - 1;
+    struct mb_dir dir;
+    struct mb_pte pte;
+    cu_ptr p;
+    enum mb_err err = CHECKED(lab, dev->cu->mem_alloc(&p, 4096), "cuMemAlloc");
+
+    if (err)
+        return err;
+    err = read_slot(dev, p, &pte);
+    (void)dev->cu->mem_free(p);
+    if (err)
+        return err;
+    if (mb_fmt_is_leaf(lab->hw->caps.format, last, pte))
+        *leaf_bytes = MB_FRAME_BYTES;
+    else if (mb_fmt_decode_dir(lab->hw->caps.format, last, pte, &dir) &&
+             (dir.valid || dir.valid_big))
+        *leaf_bytes = dir.valid_big ? 65536 : 4096;
+    else
+        err = mb__fail(MB_ERR_NOT_SUPPORTED, "the slot is neither a leaf nor a directory");
     return err;
 }
 
@@ -453,4 +482,5 @@ const struct mb_lab_ops mb__lab_cuda = {
     .invalidate = cuda_invalidate,
     .faults = cuda_faults,
     .driver_entry = cuda_driver_entry,
+    .small_leaf = cuda_small_leaf,
 };

@@ -264,6 +264,18 @@ static enum mb_err slabs(struct probe *p)
 
 /* ------------------------------------------------------------ running */
 
+static void small_leaf(struct probe *p)
+{
+    uint64_t bytes;
+
+    if (!p->lab.ops->small_leaf)
+        missing(p, MB_PROFILE_small_alloc_leaf_kib, "the modelled driver allocates frames only");
+    else if (p->lab.ops->small_leaf(&p->lab, &bytes))
+        missing(p, MB_PROFILE_small_alloc_leaf_kib, mb_error_detail());
+    else
+        p->found.value[MB_PROFILE_small_alloc_leaf_kib] = (double)(bytes >> 10);
+}
+
 static enum mb_err costs(struct probe *p)
 {
     double first = NAN, later = NAN;
@@ -278,6 +290,7 @@ static enum mb_err costs(struct probe *p)
     if (err)
         return err;
     templates(p);
+    small_leaf(p);
     if (p->lab.ops->first_touch(&p->lab, 32, &first, &later))
         missing(p, MB_PROFILE_first_touch_ns, mb_error_detail());
     else
