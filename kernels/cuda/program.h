@@ -2,20 +2,21 @@
 /*
  * program.h - what the host passes to the CUDA kernels; read by C and CUDA C++ alike.
  *
- * One pop launch is a small program: up to MB_POP_SEGMENTS runs of slots to write, then, if asked, an
- * invalidate that a helper channel performs for the kernel.
+ * One pop launch is a small program: up to MB_POP_SEGMENTS runs of slots to write, then, if asked,
+ * an invalidate that a helper channel performs for the kernel.
  *
  * INVALIDATE PROTOCOL. Three 64-bit words in device memory that helper and kernels share:
  *   request  the highest ticket anyone asked for; kernels raise it with an atomic maximum
  *   answer   the highest ticket whose invalidate has completed; only the helper writes it
- * The helper's queue holds, for n = 1, 2, 3, ...: wait answer >= n-1, wait request >= n, invalidate,
- * membar, answer := n. So invalidate n starts only after request >= n and answer >= n-1 were true in
- * memory. A kernel whose entries are visible reads request and answer and takes
+ * The helper's queue holds, for n = 1, 2, 3, ...: wait answer >= n-1, wait request >= n,
+ * invalidate, membar, answer := n. So invalidate n starts only after request >= n and answer >= n-1
+ * were true in memory. A kernel whose entries are visible reads request and answer and takes
  *   ticket = min(request + 1, answer + 2)
- * which is the smallest n whose invalidate has certainly not started: if n = request + 1, nobody had
- * asked for it; if n = answer + 2, its predecessor had not been answered. Kernels that read the same
- * words share one invalidate, so any number of simultaneous requests costs at most two. Comparisons are
- * by signed difference. Tickets are taken on the device, so a captured launch may be replayed.
+ * which is the smallest n whose invalidate has certainly not started: if n = request + 1, nobody
+ * had asked for it; if n = answer + 2, its predecessor had not been answered. Kernels that read the
+ * same words share one invalidate, so any number of simultaneous requests costs at most two.
+ * Comparisons are by signed difference. Tickets are taken on the device, so a captured launch may
+ * be replayed.
  */
 #ifndef MB_KERNELS_CUDA_PROGRAM_H
 #define MB_KERNELS_CUDA_PROGRAM_H
@@ -26,8 +27,9 @@ enum {
     MB_POP_SEGMENTS = 6,
     MB_POP_THREADS =
         1024, /* at most, in the one block: an SM stores 16 KiB of slots in about 0.2 us */
-    /* Frames whose numbers travel in the launch itself, by kernel variant: what a launch costs grows with
-     * the bytes of its parameters, used or not. The largest stays within the classic 4 KiB. */
+    /* Frames whose numbers travel in the launch itself, by kernel variant: what a launch costs
+     * grows with the bytes of its parameters, used or not. The largest stays within the classic 4
+     * KiB. */
     MB_POP_LIST_S = 64,
     MB_POP_LIST_M = 512,
     MB_POP_LIST_L = 1024,
@@ -38,7 +40,8 @@ enum mb_pop_flag {
     MB_POP_INVALIDATE = 1 << 0, /* ask the helper after the writes, end when it has answered */
 };
 
-/* Slots slots[0..count): frame `at + i` of the list under `tmpl`, or with at = MB_POP_SAME `tmpl` as it is. */
+/* Slots slots[0..count): frame `at + i` of the list under `tmpl`, or with at = MB_POP_SAME `tmpl`
+ * as it is. */
 struct mb_pop_segment {
     uint64_t slots; /* device address of the first slot */
     uint64_t tmpl;
@@ -70,8 +73,9 @@ struct mb_pop_head {
     struct mb_pop_segment segment[MB_POP_SEGMENTS];
 };
 
-/* mb_await: announces that the stream has come here (announce 0: not), waits for the helper's answer, then
- * passes the stream's fence. Ends the context rather than going on without the answer. */
+/* mb_await: announces that the stream has come here (announce 0: not), waits for the helper's
+ * answer, then passes the stream's fence. Ends the context rather than going on without the answer.
+ * */
 struct mb_await {
     uint64_t announce;       /* device address, or 0 */
     uint64_t announce_value; /* stored there */

@@ -2,8 +2,8 @@
 /*
  * pte_pop.cu - entries written and the invalidate asked for by one block, on the caller's stream.
  *
- * One block of MB_POP_THREADS threads serves every batch size: a barrier inside the block is all that
- * "entries before ticket" needs, and a single SM stores faster than the launch takes.
+ * One block of MB_POP_THREADS threads serves every batch size: a barrier inside the block is all
+ * that "entries before ticket" needs, and a single SM stores faster than the launch takes.
  */
 #include "kernels/cuda/program.h"
 #include "kernels/pte_pop.h"
@@ -128,8 +128,8 @@ template <class List> __device__ inline void pop(const struct mb_pop_head &head,
     pass(head.done, head.done_value);
 }
 
-/* The parameters' address as ordinary memory: lanes that read different words of constant memory would be
- * served one after the other. */
+/* The parameters' address as ordinary memory: lanes that read different words of constant memory
+ * would be served one after the other. */
 __device__ inline const uint16_t *as_memory(const uint16_t *p)
 {
     const uint16_t *q;

@@ -132,8 +132,8 @@ static void check_slots(struct gt *t, const uint64_t *want_phys)
     free(pte);
 }
 
-/* Adopt, map a few frames, use them, clear, look at every slot in between, disown, and look again that the
- * driver's mapping of the donor is what it was. */
+/* Adopt, map a few frames, use them, clear, look at every slot in between, disown, and look again
+ * that the driver's mapping of the donor is what it was. */
 int gt_test_window(void)
 {
     uint32_t count = (uint32_t)gt_arg_u64("count", 32);

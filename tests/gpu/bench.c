@@ -2,10 +2,11 @@
 /*
  * bench.c - what mapping costs, beside the driver's own ways, in one run.
  *
- * Every timed iteration of a map brings a new random frame list from host memory to the tables. "host" is the
- * time the calling thread is blocked, "complete" the time until the batch has finished, "used" until a kernel that touches every mapped page
- * has finished (used), measured by the host; "touch alone" is that kernel without a map, "touch cold" behind
- * an invalidate of everything. Results are lines of JSON on the file named by out=.
+ * Every timed iteration of a map brings a new random frame list from host memory to the tables.
+ * "host" is the time the calling thread is blocked, "complete" the time until the batch has
+ * finished, "used" until a kernel that touches every mapped page has finished (used), measured by
+ * the host; "touch alone" is that kernel without a map, "touch cold" behind an invalidate of
+ * everything. Results are lines of JSON on the file named by out=.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -104,7 +105,8 @@ static void bench_way(struct gt *t, struct mb_hw_stream *s, struct mb_rng *rng, 
     for (unsigned i = 0; i < samples + warm; i++) {
         double t0 = 0, t1 = 0, complete = 0;
 
-        /* once until the batch itself is complete, once until a kernel behind it has used every page */
+        /* once until the batch itself is complete, once until a kernel behind it has used every
+         * page */
         for (unsigned pass = 0; pass < 2; pass++) {
             new_list(t, rng, n);
             if (way != MAP_INVALIDATE) {

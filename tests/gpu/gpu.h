@@ -2,9 +2,9 @@
 /*
  * gpu.h - the program that tests the `cuda` backend on a GPU.
  *
- * One executable, one test per process: `gputest NAME [KEY=VALUE]...`; scripts/gpu-test runs them. No test
- * framework is linked, as GPU machines rarely have one. Exit status 0 passed, 1 failed, 77 skipped with
- * «SKIP: reason».
+ * One executable, one test per process: `gputest NAME [KEY=VALUE]...`; scripts/gpu-test runs them.
+ * No test framework is linked, as GPU machines rarely have one. Exit status 0 passed, 1 failed, 77
+ * skipped with «SKIP: reason».
  */
 #ifndef MB_TESTS_GPU_GPU_H
 #define MB_TESTS_GPU_GPU_H

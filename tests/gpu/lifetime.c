@@ -161,8 +161,9 @@ int gt_test_broken(void)
 
 /* ------------------------------------------------------------ kills */
 
-/* Works until it is killed, or faults on purpose after `fault` batches. Verifies what it does first: so a
- * victim that starts after a kill is also the proof that the kill left nothing behind. */
+/* Works until it is killed, or faults on purpose after `fault` batches. Verifies what it does
+ * first: so a victim that starts after a kill is also the proof that the kill left nothing behind.
+ * */
 int gt_test_victim(void)
 {
     uint64_t fault = gt_arg_u64("fault", 0);
@@ -378,7 +379,7 @@ int gt_test_refused(void)
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
     } else if (!strcmp(what, "mps")) {
-        setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/moonbright-no-such-mps", 1);
+        setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/mps", 1);
         expect_refusal("MPS named in the environment", "MPS");
     }
     printf("RESULT refused %s\n", what);

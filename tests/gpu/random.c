@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * random.c - thousands of random maps, remaps, aliases, unmaps and protects on several streams at once, each
- * looked at through the window and through the driver's own mapping of the same frames.
+ * random.c - thousands of random maps, remaps, aliases, unmaps and protects on several streams at
+ * once, each looked at through the window and through the driver's own mapping of the same frames.
  *
  * After each batch, in stream order and without a host wait:
  *   1. every frame concerned gets a value of its own, written through its home;
- *   2. the window's slots are read: each must show the value of the frame mapped there, or the poison;
- *   3. writable slots are written through the window;
+ *   2. the window's slots are read: each must show the value of the frame mapped there, or the
+ *   poison; 3. writable slots are written through the window;
  *   4. the homes are read: each must show what came through the window.
- * Slots and frames are divided among the streams, so expectations follow from each stream's order alone.
+ * Slots and frames are divided among the streams, so expectations follow from each stream's order
+ * alone.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -157,8 +158,9 @@ static void step(struct gt *t, struct lane *l, struct mb_rng *rng, uint64_t op, 
         slots[count++] = n <= LOOK - 16 ? at + i : at + (uint32_t)mb__rng_below(rng, n);
     while (count < LOOK)
         slots[count++] = (uint32_t)mb__rng_below(rng, l->slots);
-    /* Cleared slots can be read where they show the poison frame in stream order: isolated batches that
-     * fill cleared slots may run before earlier work of their stream, which has no business there. */
+    /* Cleared slots can be read where they show the poison frame in stream order: isolated batches
+     * that fill cleared slots may run before earlier work of their stream, which has no business
+     * there. */
     look_at(t, l, k, slots, count, op, t->dev->tables == MB_CUDA_INLINE);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* streams.c - streams that wait for each other's maps; graphs; the sweep for tables in the address space. */
+/* streams.c - streams that wait for each other's maps; graphs; the sweep for tables in the address
+ * space. */
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +24,8 @@ static void expect_frame(struct gt *t, struct mb_hw_stream *s, uint32_t slot, ui
         GT_FAIL("slot %u does not show frame %u", slot, frame);
 }
 
-/* A is blocked by the host. A map on B, submitted after a map on A, must come through meanwhile; then A's
- * next map waits for B and B's next for A, and everything ends. */
+/* A is blocked by the host. A map on B, submitted after a map on A, must come through meanwhile;
+ * then A's next map waits for B and B's next for A, and everything ends. */
 int gt_test_streams(void)
 {
     struct mb_hw_stream *a, *b;
@@ -89,7 +90,8 @@ struct graph_calls {
     cu_result (*destroy)(cu_graph_exec);
 };
 
-/* Records {map of `count` frames with invalidate, touch of all of them}; replays it after other maps. */
+/* Records {map of `count` frames with invalidate, touch of all of them}; replays it after other
+ * maps. */
 static double replay(struct gt *t, const struct graph_calls *g, struct mb_hw_stream *s,
                      uint32_t count, unsigned replays, struct mb_rng *rng)
 {
@@ -271,8 +273,8 @@ static void sweep_level(struct sweep *w, unsigned level, uint64_t table, uint64_
     free(pte);
 }
 
-/* Isolated: no leaf anywhere in the application's address space shows a leaf table. Inline is the control:
- * there the sweep must find exactly the tables of the window. */
+/* Isolated: no leaf anywhere in the application's address space shows a leaf table. Inline is the
+ * control: there the sweep must find exactly the tables of the window. */
 int gt_test_sweep(void)
 {
     struct sweep w = {.t = NULL};

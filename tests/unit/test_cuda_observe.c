@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The redirected imports, what the observer remembers and what it tells; libcuda's objects found late. */
+/* The redirected imports, what the observer remembers and what it tells; libcuda's objects found
+ * late. */
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The walk and the proof against tables recorded on an H200, and against every way to differ from them. */
+/* The walk and the proof against tables recorded on an H200, and against every way to differ from
+ * them. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

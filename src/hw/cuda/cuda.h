@@ -3,21 +3,22 @@
  * cuda.h - the inside of the `cuda` backend.
  *
  * One device object serves one GPU through its primary context, in one of three ways to write page
- * tables (enum mb_cuda_tables). What differs is submit, homes and windows; streams, fences, device work
- * and lifetime are common.
+ * tables (enum mb_cuda_tables). What differs is submit, homes and windows; streams, fences, device
+ * work and lifetime are common.
  *
- *   driver.c   libcuda by dlopen              observe.c  what libcuda asks of the kernel driver
- *   open.c     ops table, open and close      discover.c page directory, proof, helper
- *   stream.c   streams, fences, contexts      proof.c    pure: walk and comparison
- *   home.c     address space, slabs           window.c   donor-primed windows and their tables
- *   inline.c   a kernel writes the entries    isolated.c a helper's copy engine writes them
- *   drivertab.c the driver writes them        refill.c   the queue of prepared invalidates, watchdog
- *   lifetime.c exits, signals, fork, resets   describe.c what could be opened here, and why not
- *   work.c     fill, verify, copy
+ *   driver.c     libcuda by dlopen             observe.c   libcuda's calls to the kernel driver
+ *   open.c       ops table, open and close     discover.c  page directory, proof, helper
+ *   stream.c     streams, fences, contexts     proof.c     pure: walk and comparison
+ *   home.c       address space, slabs          window.c    donor-primed windows, their tables
+ *   inline.c     a kernel writes the entries   isolated.c  a helper's copy engine writes them
+ *   drivertab.c  the driver writes them        refill.c    prepared invalidates, watchdog
+ *   lifetime.c   exits, signals, fork, resets  describe.c  what could be opened here, why not
+ *   work.c       fill, verify, copy            pages.c     device memory read over BAR1
+ *   late.c       libcuda was there before us   got.c       redirected imports
  *
- * LOCKING   Order, outermost first: device registry (lifetime.c) -> dev->table_lock -> stream->lock ->
- *           dev->stream_lock -> a queue's own lock. libcuda is never called under the registry lock, as
- *           libcuda calls back into the observer, which takes it.
+ * LOCKING   Order, outermost first: device registry (lifetime.c), dev->table_lock, stream->lock,
+ *           dev->stream_lock, a queue's own lock. libcuda is never called under the registry lock,
+ *           as libcuda calls back into the observer, which takes it.
  * FORK      Every entry from above goes through mb__cuda_enter(), which fails in a child.
  */
 #ifndef MB_HW_CUDA_CUDA_H
@@ -110,7 +111,8 @@ struct mb_cuda_window {
         app_va; /* inline: where the tables are mapped in the application's space, 0 otherwise */
     bool live;  /* entries may differ from the driver's; table_lock */
     struct mb_cuda_piece *piece;
-    /* Per slot, in order of submission: is it cleared? Isolated only; table_lock. NULL otherwise. */
+    /* Per slot, in order of submission: is it cleared? Isolated only; table_lock. NULL otherwise.
+     * */
     uint8_t *cleared;
     cu_mem *mapped; /* driver tables: handle mapped at each slot, 0 none; worker's lock */
     mb_pfn *shown;  /* driver tables: frame shown at each slot; worker's lock */
@@ -219,7 +221,8 @@ static inline struct mb_cuda *mb__cuda(struct mb_hw_dev *hw)
 }
 
 /* --- stream.c --- */
-/* Makes the primary context current for this thread. Fails in a fork's child and on a lost device. */
+/* Makes the primary context current for this thread. Fails in a fork's child and on a lost device.
+ * */
 enum mb_err mb__cuda_enter(struct mb_cuda *dev, struct mb_cuda_scope *scope);
 void mb__cuda_leave(struct mb_cuda *dev, struct mb_cuda_scope *scope);
 /* The same for calls that a thread under strict stream capture could not make. */
@@ -256,8 +259,8 @@ enum mb_err mb__cuda_slab_acquire(struct mb_hw_dev *hw, uint64_t bytes, mb_va ho
 enum mb_err mb__cuda_slab_release(struct mb_hw_dev *hw, struct mb_hw_slab *slab);
 /* Creates a handle of frames on this GPU, never compressible. */
 enum mb_err mb__cuda_mem_create(struct mb_cuda *dev, uint64_t bytes, cu_mem *out);
-/* Maps [va, va + bytes) to the whole handle, read and write; *event (may be NULL) gets what the driver
- * told the kernel. */
+/* Maps [va, va + bytes) to the whole handle, read and write; *event (may be NULL) gets what the
+ * driver told the kernel. */
 enum mb_err mb__cuda_mem_map(struct mb_cuda *dev, uint64_t va, uint64_t bytes, cu_mem handle,
                              struct mb_cuda_map_event *event);
 enum mb_err mb__cuda_set_access(struct mb_cuda *dev, uint64_t va, uint64_t bytes, int access);
@@ -281,8 +284,9 @@ enum mb_err mb__cuda_read_slots(struct mb_hw_dev *hw, const struct mb_hw_view *v
 /* MB_OK if the command may run on this device's windows; else named and refused. */
 enum mb_err mb__cuda_check_leaves(struct mb_cuda *dev, const struct mb_hw_cmd *cmd,
                                   struct mb_cuda_window **window, struct mb_cuda_span *span);
-/* Writes the driver's own entries back into all windows over BAR1. No locks, no allocation, no libcuda:
- * runs in signal handlers and inside libcuda. Returns the number of slots that differed. */
+/* Writes the driver's own entries back into all windows over BAR1. No locks, no allocation, no
+ * libcuda: runs in signal handlers and inside libcuda. Returns the number of slots that differed.
+ * */
 unsigned mb__cuda_restore_windows(struct mb_cuda *dev);
 /* Takes the tables out of the application's address space. Kernel calls only. */
 void mb__cuda_unmap_tables(struct mb_cuda *dev, struct mb_cuda_window *window);
@@ -330,9 +334,11 @@ enum mb_err mb__cuda_queue_create(struct mb_cuda *dev, struct mb_hw_stream *stre
 void mb__cuda_queue_destroy(struct mb_cuda *dev, struct mb_cuda_queue *queue);
 /* Drops what is queued and frees the channel; stream->lock held. */
 void mb__cuda_queue_stop(struct mb_cuda_queue *queue);
-/* For tests: the stream's helper channel runs into a fault of its own and is stopped by the driver. */
+/* For tests: the stream's helper channel runs into a fault of its own and is stopped by the driver.
+ * */
 enum mb_err mb__cuda_queue_poison(struct mb_cuda *dev, struct mb_hw_stream *stream);
-/* True, with the reason in text, when the helper channel of `queue` has failed; rings its doorbell again. */
+/* True, with the reason in text, when the helper channel of `queue` has failed; rings its doorbell
+ * again. */
 bool mb__cuda_queue_failed(struct mb_cuda_queue *queue, char *text, size_t bytes);
 enum mb_err mb__cuda_worker_start(struct mb_cuda *dev);
 void mb__cuda_worker_stop(struct mb_cuda *dev);

@@ -2,8 +2,8 @@
 /*
  * describe.c - what `moonbright info` says about this backend, by reading alone.
  *
- * libcuda is loaded but not initialised, and no device file is opened: what only an opened device can tell
- * (another process, MIG, confidential computing) is checked at open and named there.
+ * libcuda is loaded but not initialised, and no device file is opened: what only an opened device
+ * can tell (another process, MIG, confidential computing) is checked at open and named there.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

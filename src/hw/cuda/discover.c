@@ -2,9 +2,10 @@
 /*
  * discover.c - from "a CUDA context" to "the leaf tables that we may write", by reading alone.
  *
- * Order     own client and checks -> what libcuda registered -> two small mappings of our own, the anchors
- *           -> view of device memory -> instance blocks of libcuda's channels -> page directory -> walk
- *           -> proof. Whatever differs ends it with the reason; up to the end nothing was written.
+ * Order     own client and checks -> what libcuda registered -> two small mappings of our own, the
+ *           anchors -> view of device memory -> instance blocks of libcuda's channels -> page
+ *           directory -> walk -> proof. Whatever differs ends it with the reason; up to the end
+ *           nothing was written.
  */
 #include "hw/cuda/cuda.h"
 
@@ -36,8 +37,8 @@ static enum mb_err open_client(struct mb_cuda *dev)
     return err;
 }
 
-/* The anchors: a poison frame and the page of shared words, in the first two slots of a piece of address
- * space of their own. */
+/* The anchors: a poison frame and the page of shared words, in the first two slots of a piece of
+ * address space of their own. */
 static enum mb_err map_anchors(struct mb_cuda *dev, struct mb_cuda_map_event event[2])
 {
     cu_mem *handle[2] = {&dev->poison, &dev->shared};
@@ -171,7 +172,7 @@ done:
 
 enum mb_err mb__cuda_discover(struct mb_cuda *dev)
 {
-    struct mb_cuda_map_event event[2];
+    struct mb_cuda_map_event event[2] = {{.seen = false}, {.seen = false}};
     enum mb_err err = open_client(dev);
 
     if (!err)

@@ -3,7 +3,8 @@
  * driver.c - libcuda by dlopen.
  *
  * Locking    pthread_once; the table is constant afterwards.
- * Trade-offs libcuda is never closed: it has threads and exit handlers of its own, and closing it under
+ * Trade-offs libcuda is never closed: it has threads and exit handlers of its own, and closing it
+ * under
  *            an application that uses it would be worse than keeping it.
  */
 #include "hw/cuda/driver.h"

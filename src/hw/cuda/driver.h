@@ -2,8 +2,8 @@
 /*
  * driver.h - the part of the CUDA driver interface that MoonBright calls, opened at run time.
  *
- * Types are our own declarations of the documented C interface, so that building needs no toolkit and
- * the library needs nothing from CUDA to load. The table is filled once per process by
+ * Types are our own declarations of the documented C interface, so that building needs no toolkit
+ * and the library needs nothing from CUDA to load. The table is filled once per process by
  * mb__cuda_driver(); after fork the child must not use it.
  */
 #ifndef MB_HW_CUDA_DRIVER_H
@@ -174,8 +174,8 @@ struct mb_cuda_driver {
  */
 enum mb_err mb__cuda_driver_open(const struct mb_cuda_driver **out);
 
-/* MB_OK, or mb__fail() with the driver's own error name behind `what`: MB_ERR_NO_MEMORY for its out of
- * memory, MB_ERR_DEVICE_LOST for errors that end a context, MB_ERR_DRIVER otherwise. */
+/* MB_OK, or mb__fail() with the driver's own error name behind `what`: MB_ERR_NO_MEMORY for its out
+ * of memory, MB_ERR_DEVICE_LOST for errors that end a context, MB_ERR_DRIVER otherwise. */
 enum mb_err mb__cuda_check(const struct mb_cuda_driver *cu, cu_result result, const char *what);
 /* Does this result mean that the context is gone for good? */
 int mb__cuda_is_fatal(cu_result result);

@@ -2,12 +2,13 @@
 /*
  * drivertab.c - page tables written by the vendor's driver, for processes without the privilege.
  *
- * How       The same batches, executed by a worker thread through cuMemMap, cuMemSetAccess and cuMemUnmap on
- *           handles of one frame. The stream announces itself in a pinned word, waits for another word,
- *           and passes its fence; the worker executes a batch once its stream has announced it and the
- *           fences that it waits for have passed, and then stores the other word.
- * Order     Batches of one stream run in their order. The worker takes whichever stream's next batch can
- *           run, so a batch that waits blocks no other stream.
+ * How       The same batches, executed by a worker thread through cuMemMap, cuMemSetAccess and
+ *           cuMemUnmap on handles of one frame. The stream announces itself in a pinned word, waits
+ *           for another word, and passes its fence; the worker executes a batch once its stream has
+ *           announced it and the fences that it waits for have passed, and then stores the other
+ *           word.
+ * Order     Batches of one stream run in their order. The worker takes whichever stream's next
+ *           batch can run, so a batch that waits blocks no other stream.
  * Errors    A driver call that fails after submission loses the device: the stream must not go on.
  * Locking   worker->lock guards the lists of batches and the record of what windows show.
  */
@@ -345,7 +346,7 @@ enum mb_err mb__cuda_driver_submit(struct mb_cuda *dev, struct mb_hw_stream *str
                         "the stream is being captured, and the driver maps only outside of "
                         "captures: map before, or use device tables");
     err = new_batch(dev, stream, cmds, count, &b);
-    if (err)
+    if (err || !b)
         return err;
     b->number = stream->order + 1;
     err = enqueue(dev, stream, b->number);

@@ -2,8 +2,8 @@
 /*
  * got.c - walks the dynamic section of a loaded object.
  *
- * With lazy binding the word first holds the address of a stub; the stub is reached through the word
- * alone, so once the word is replaced nothing overwrites it again.
+ * With lazy binding the word first holds the address of a stub; the stub is reached through the
+ * word alone, so once the word is replaced nothing overwrites it again.
  */
 #define _GNU_SOURCE
 #include "hw/cuda/got.h"

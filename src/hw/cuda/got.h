@@ -2,8 +2,8 @@
 /*
  * got.h - redirects one imported function of one loaded ELF object.
  *
- * Every import of a function ends in a word that the dynamic linker fills (relocations JUMP_SLOT and
- * GLOB_DAT). Replacing that word redirects the calls of this object and of no other.
+ * Every import of a function ends in a word that the dynamic linker fills (relocations JUMP_SLOT
+ * and GLOB_DAT). Replacing that word redirects the calls of this object and of no other.
  */
 #ifndef MB_HW_CUDA_GOT_H
 #define MB_HW_CUDA_GOT_H
@@ -12,7 +12,8 @@
 
 #include "moonbright.h"
 
-/* Is any loaded object's file name `soname` or `soname` with a suffix such as ".1"? "" is the program. */
+/* Is any loaded object's file name `soname` or `soname` with a suffix such as ".1"? "" is the
+ * program. */
 bool mb__got_loaded(const char *soname);
 
 /*

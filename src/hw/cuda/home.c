@@ -2,13 +2,13 @@
 /*
  * home.c - addresses and frames: slabs, mapped by the driver at their home.
  *
- * How       With device tables a slab is one handle. After the driver has mapped it, the frame numbers are
- *           read out of the leaf tables that the proved tree leads to, must be ordinary leaves of ours,
- *           and must agree with what the resource manager says about the memory object.
- *           With driver tables a slab is one handle per frame, as a handle can only be mapped whole;
- *           frame numbers are then made up.
- * Locking   dev->table_lock for lists, figures and the bitmap of owned frames; driver calls are made
- *           outside of it.
+ * How       With device tables a slab is one handle. After the driver has mapped it, the frame
+ *           numbers are read out of the leaf tables that the proved tree leads to, must be ordinary
+ *           leaves of ours, and must agree with what the resource manager says about the memory
+ *           object. With driver tables a slab is one handle per frame, as a handle can only be
+ *           mapped whole; frame numbers are then made up.
+ * Locking   dev->table_lock for lists, figures and the bitmap of owned frames; driver calls are
+ *           made outside of it.
  */
 #include "hw/cuda/cuda.h"
 
@@ -138,8 +138,8 @@ void mb__cuda_own(struct mb_cuda *dev, mb_pfn pfn, bool owned)
     __atomic_store_n(&dev->owned[pfn.n / MB_FRAME_PFNS], (uint8_t)owned, __ATOMIC_RELEASE);
 }
 
-/* On the way of every batch: one pass without branches. The record has one byte more than frames, never
- * set, for whatever is out of range. */
+/* On the way of every batch: one pass without branches. The record has one byte more than frames,
+ * never set, for whatever is out of range. */
 __attribute__((optimize("O3"))) bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns,
                                                    uint32_t count, struct mb_cuda_span *span)
 {
@@ -228,11 +228,15 @@ static enum mb_err read_frames(struct mb_cuda *dev, mb_va home, uint32_t frames,
     return err;
 }
 
-/* Fills first or pfns from physical addresses, and checks every run against the resource manager. */
+/* Fills first or pfns from physical addresses, and checks every run against the resource manager.
+ * */
 static enum mb_err take_frames(struct mb_cuda *dev, struct mb_cuda_slab *slab,
                                const struct mb_cuda_map_event *event, const uint64_t *phys)
 {
     bool consecutive = true;
+
+    if (!slab->frames)
+        return mb__fail(MB_ERR_INTERNAL, "a slab without frames");
 
     if (event->base > slab->home.addr || event->base + event->bytes < slab->home.addr + slab->bytes)
         return mb__fail(MB_ERR_PROOF,

@@ -2,15 +2,16 @@
 /*
  * inline.c - a batch as kernels on the caller's stream.
  *
- * How       Commands are gathered into one launch as long as order allows: writes, then one invalidate. A
- *           write after an invalidate starts the next launch, since kernels of a stream run one after the
- *           other. Frame numbers travel in the launch's parameters up to MB_POP_LIST_L of them, else
- *           in a pinned buffer that is reused once its launch has passed. The last launch stores the
- *           batch's fence itself, which saves a driver call.
+ * How       Commands are gathered into one launch as long as order allows: writes, then one
+ *           invalidate. A write after an invalidate starts the next launch, since kernels of a
+ *           stream run one after the other. Frame numbers travel in the launch's parameters up to
+ *           MB_POP_LIST_L of them, else in a pinned buffer that is reused once its launch has
+ *           passed. The last launch stores the batch's fence itself, which saves a driver call.
  * BARRIER   A kernel's writes are visible to walkers when it has ended: nothing to do.
  * MEMBAR    is part of every prepared invalidate.
- * Capture   Everything is captured like any launch: tickets are taken on the device, frame numbers are
- *           copied into the graph or into a buffer that stays. Only the fence is left out (stream.c).
+ * Capture   Everything is captured like any launch: tickets are taken on the device, frame numbers
+ *           are copied into the graph or into a buffer that stays. Only the fence is left out
+ *           (stream.c).
  * Locking   stream->lock is held by the caller; dev->table_lock for the list of buffers.
  */
 #include "hw/cuda/cuda.h"
@@ -103,7 +104,7 @@ static enum mb_err take_list(struct builder *b)
         (void)dev->cu->capture_mode(&mode);
         err = new_list(dev, b->frames, &l);
         (void)dev->cu->capture_mode(&mode);
-        if (err)
+        if (err || !l)
             return err;
         l->taken = true;
         l->captured = b->capturing;
@@ -330,7 +331,11 @@ enum mb_err mb__cuda_inline_submit(struct mb_cuda *dev, struct mb_hw_stream *str
         err = launch(&b, true);
     if (!err && b.seq)
         stream->seq = b.seq;
-    *done = (struct mb_hw_fence){.stream = stream, .seq = stream->seq + (b.capturing ? 1 : 0)};
-    put_list(&b, err ? (struct mb_hw_fence){.stream = NULL} : *done);
+    if (!err)
+        *done = (struct mb_hw_fence){stream, b.capturing ? stream->seq + 1 : stream->seq};
+    if (err) /* nothing reads the list: it is free at once */
+        put_list(&b, (struct mb_hw_fence){NULL, 0});
+    else
+        put_list(&b, *done);
     return err;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * isolated.c - a batch as copies on a helper channel: no kernel of the application can reach a table.
+ * isolated.c - a batch as copies on a helper channel: no kernel of the application can reach a
+ * table.
  *
- * How       The host writes ready slots into a staging buffer in its own memory; the stream's helper
- *           channel copies them into the tables, which exist in the control address space only, then
- *           flushes, invalidates and releases a word of the shared page. The stream waits for that word. When
- *           the batch must not overtake earlier work of the stream, the stream first announces itself in
- *           another word for which the channel waits.
- * When      A batch that only fills cleared slots may run early: nothing that was enqueued before can use
- *           those addresses. Anything else announces.
- * Deadlock  Each stream has its own channel and acquires switch the engine over, so no wait stands in
- *           front of another stream's work.
+ * How       The host writes ready slots into a staging buffer in its own memory; the stream's
+ *           helper channel copies them into the tables, which exist in the control address space
+ *           only, then flushes, invalidates and releases a word of the shared page. The stream
+ *           waits for that word. When the batch must not overtake earlier work of the stream, the
+ *           stream first announces itself in another word for which the channel waits.
+ * When      A batch that only fills cleared slots may run early: nothing that was enqueued before
+ *           can use those addresses. Anything else announces.
+ * Deadlock  Each stream has its own channel and acquires switch the engine over, so no wait stands
+ *           in front of another stream's work.
  * Capture   is refused: the host writes entries at submission, which a replay would not repeat.
  * Locking   stream->lock is held by the caller; dev->table_lock for the record of cleared slots.
  */
@@ -308,7 +309,8 @@ static void encode(struct builder *b, const struct mb_hw_cmd *cmds, unsigned cou
                      (uint64_t)b->stream->index * MB_SHARED_STREAM_STEP;
 
     mb__nvrm_push_init(&b->push, b->dev->rm->arch, b->queue->words, MAX_WORDS);
-    /* Holding the engine answers 8 us sooner, but others of the engine would wait for a time slice. */
+    /* Holding the engine answers 8 us sooner, but others of the engine would wait for a time slice.
+     * */
     if (b->announce && atomic_load(&b->dev->queues) > 1)
         mb__nvrm_push_acquire32(&b->push, words, (uint32_t)n);
     else if (b->announce)
@@ -344,8 +346,9 @@ static enum mb_err enqueue_waits(struct builder *b, const struct mb_hw_cmd *cmds
     return MB_OK;
 }
 
-/* The stream's part: say that it has come here, wait for the answer, pass its fence. A kernel answers sooner
- * than a stream memory operation, which looks again only after microseconds, and it has a time limit. */
+/* The stream's part: say that it has come here, wait for the answer, pass its fence. A kernel
+ * answers sooner than a stream memory operation, which looks again only after microseconds, and it
+ * has a time limit. */
 static enum mb_err enqueue(struct builder *b, uint64_t n, uint64_t seq)
 {
     struct mb_cuda *dev = b->dev;
@@ -401,7 +404,7 @@ enum mb_err mb__cuda_isolated_submit(struct mb_cuda *dev, struct mb_hw_stream *s
                         "the stream is being captured, and isolated tables are written at "
                         "submission: use tables:inline, or map before the capture");
     if (!stream->queue) {
-        struct mb_cuda_queue *queue;
+        struct mb_cuda_queue *queue = NULL;
 
         err = mb__cuda_queue_create(dev, stream, &queue);
         if (err)

@@ -2,16 +2,17 @@
 /*
  * lifetime.c - page tables are put in order before anything under them goes away.
  *
- * resets    The observer tells, on libcuda's thread, before libcuda unregisters the address space, unmaps one
- *           of our ranges, frees one of our objects or closes its files. Then: driver's entries back,
- *           invalidate, helpers stopped, views dropped, device lost. libcuda's call goes on after that.
+ * resets    The observer tells, on libcuda's thread, before libcuda unregisters the address space,
+ *           unmaps one of our ranges, frees one of our objects or closes its files. Then: driver's
+ *           entries back, invalidate, helpers stopped, views dropped, device lost. libcuda's call
+ *           goes on after that.
  * exit      atexit, registered after libcuda's own handlers and so run before them.
- * signals   Only where the default action would end the process, and then it does, after the same steps.
- *           A process that handles a signal itself keeps its handler and is not touched.
+ * signals   Only where the default action would end the process, and then it does, after the same
+ *           steps. A process that handles a signal itself keeps its handler and is not touched.
  * SIGKILL   needs nothing: the kernel ends the channels before it takes the address space down.
  * fork      The child is disabled: no view is inherited, and every handler looks at a flag first.
- * Locking   `registry_lock`; libcuda is never called under it. Signal handlers take no lock: they walk the
- *           list, which only grows at its head and shrinks in mb__cuda_unregister().
+ * Locking   `registry_lock`; libcuda is never called under it. Signal handlers take no lock: they
+ *           walk the list, which only grows at its head and shrinks in mb__cuda_unregister().
  */
 #include "hw/cuda/cuda.h"
 

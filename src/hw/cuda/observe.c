@@ -4,8 +4,8 @@
  *
  * How       The kernel fills `status` fields, so facts are taken after the call and only when it
  *           succeeded; losses are told before it. errno is what the call left.
- * Locking   `lock` guards `gpus`, `objects`. The hooks run on any thread, possibly while libcuda holds its
- *           own locks; they call nothing of libcuda.
+ * Locking   `lock` guards `gpus`, `objects`. The hooks run on any thread, possibly while libcuda
+ *           holds its own locks; they call nothing of libcuda.
  */
 #define _GNU_SOURCE
 #include "hw/cuda/observe.h"

@@ -57,11 +57,13 @@ struct mb_cuda_loss {
     int fd;
 };
 
-/* Called on libcuda's thread, inside libcuda, before the call is passed on: must not call libcuda. */
+/* Called on libcuda's thread, inside libcuda, before the call is passed on: must not call libcuda.
+ * */
 typedef void (*mb_cuda_guard)(const struct mb_cuda_loss *loss);
 
-/* Redirects libcuda's imports; libcuda must be loaded, and not yet initialised if everything is to be
- * seen. May be called again. MB_ERR_NOT_SUPPORTED for a driver series that nvrm does not know. */
+/* Redirects libcuda's imports; libcuda must be loaded, and not yet initialised if everything is to
+ * be seen. May be called again. MB_ERR_NOT_SUPPORTED for a driver series that nvrm does not know.
+ * */
 enum mb_err mb__cuda_observe(mb_cuda_guard guard);
 
 /* A copy of what is known of the GPU; MB_ERR_NOT_FOUND if its registration was not seen. */
@@ -69,8 +71,8 @@ enum mb_err mb__cuda_observed(const uint8_t uuid[NVRM_UUID_BYTES], struct mb_cud
 /* Stores what was put together for a libcuda that was initialised before us. */
 void mb__cuda_observe_late(const struct mb_cuda_seen *seen);
 
-/* Until _end: the first mapping that libcuda makes on this thread goes to *event, and losses that this
- * thread causes are its own business, so the guard is not told. Nests: the inner one wins. */
+/* Until _end: the first mapping that libcuda makes on this thread goes to *event, and losses that
+ * this thread causes are its own business, so the guard is not told. Nests: the inner one wins. */
 struct mb_cuda_own_calls {
     struct mb_cuda_map_event *event, *outer_event;
     bool outer_own;
@@ -78,7 +80,8 @@ struct mb_cuda_own_calls {
 void mb__cuda_own_begin(struct mb_cuda_own_calls *own, struct mb_cuda_map_event *event);
 void mb__cuda_own_end(struct mb_cuda_own_calls *own);
 
-/* The decoders behind the hooks, for tests: what the hook does before and after passing a call on. */
+/* The decoders behind the hooks, for tests: what the hook does before and after passing a call on.
+ * */
 void mb__cuda_observe_before(enum nvrm_fd_kind kind, int fd, unsigned long request,
                              const void *arg);
 void mb__cuda_observe_after(enum nvrm_fd_kind kind, int fd, unsigned long request, const void *arg);

@@ -2,9 +2,9 @@
 /*
  * open.c - the backend's table of functions, opening and closing.
  *
- * Order     observer before cuInit, so that everything is seen; then context, kernels, timelines; then the
- *           better way to write tables is tried and, if nobody insisted on it, the reason why it is not
- *           possible is kept and the driver writes them.
+ * Order     observer before cuInit, so that everything is seen; then context, kernels, timelines;
+ *           then the better way to write tables is tried and, if nobody insisted on it, the reason
+ *           why it is not possible is kept and the driver writes them.
  */
 #include "hw/cuda/cuda.h"
 

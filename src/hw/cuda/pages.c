@@ -2,9 +2,9 @@
 /*
  * pages.c - reads device memory over BAR1, one proved or to-be-proved page at a time.
  *
- * How       A view of 4 KiB is mapped read-only, kept until another page is asked for. Single words are read
- *           in place; where most of a page is wanted it is copied once by 64-byte lines, since every
- *           narrow read of write-combined memory is a round trip over the bus.
+ * How       A view of 4 KiB is mapped read-only, kept until another page is asked for. Single words
+ *           are read in place; where most of a page is wanted it is copied once by 64-byte lines,
+ *           since every narrow read of write-combined memory is a round trip over the bus.
  */
 #include "hw/cuda/cuda.h"
 

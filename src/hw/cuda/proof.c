@@ -2,8 +2,9 @@
 /*
  * proof.c - the walk through a page tree and the comparison with what must be there.
  *
- * How       A proof compares whole entries, never fields: the entry that mb_fmt_encode_leaf() makes for our
- *           frame either is in the slot or it is not. A bit that this code does not know is a mismatch.
+ * How       A proof compares whole entries, never fields: the entry that mb_fmt_encode_leaf() makes
+ *           for our frame either is in the slot or it is not. A bit that this code does not know is
+ *           a mismatch.
  * Locking   none; no state.
  */
 #include "hw/cuda/proof.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * proof.h - is this the page table that we may write? Pure code over "read 8 bytes of a physical page".
+ * proof.h - is this the page table that we may write? Pure code over "read 8 bytes of a physical
+ * page".
  *
  * Nothing here opens, maps or writes anything, so all of it is tested against recorded tables on a
  * machine without a GPU. Every refusal is MB_ERR_PROOF (MB_ERR_NOT_SUPPORTED for tables in system
@@ -53,8 +54,8 @@ struct mb_cuda_walk {
     uint32_t slot;                      /* index in the last table */
 };
 
-/* From the root to the table with the 2 MiB slots of `va`. Refuses a directory entry that is empty, a
- * leaf, in system memory, outside the memory, or that leads back to a table passed before. */
+/* From the root to the table with the 2 MiB slots of `va`. Refuses a directory entry that is empty,
+ * a leaf, in system memory, outside the memory, or that leads back to a table passed before. */
 enum mb_err mb__cuda_walk(const struct mb_cuda_space *space, struct mb_cuda_reader reader,
                           uint64_t va, struct mb_cuda_walk *out);
 
@@ -64,16 +65,17 @@ struct mb_pte mb__cuda_expect(const struct mb_cuda_space *space, bool writable, 
 #define MB_CUDA_EMPTY UINT64_MAX
 
 /*
- * Every one of the 256 slots of the leaf table `table` must be what it must be: `phys[i]` the physical
- * address of our frame in slot i, or MB_CUDA_EMPTY for the all-zero entry. At least one slot must hold a
- * frame (a page of zeros proves nothing), and no two tables of the walk may be the same page.
+ * Every one of the 256 slots of the leaf table `table` must be what it must be: `phys[i]` the
+ * physical address of our frame in slot i, or MB_CUDA_EMPTY for the all-zero entry. At least one
+ * slot must hold a frame (a page of zeros proves nothing), and no two tables of the walk may be the
+ * same page.
  */
 enum mb_err mb__cuda_prove_table(const struct mb_cuda_space *space, struct mb_cuda_reader reader,
                                  const struct mb_cuda_walk *walk,
                                  const uint64_t phys[MB_CUDA_LEAVES]);
 
-/* Slots first .. first + count - 1 of `walk`'s leaf table hold ordinary writable leaves of ours; their
- * physical addresses go to phys[]. For homes, whose table may hold other mappings as well. */
+/* Slots first .. first + count - 1 of `walk`'s leaf table hold ordinary writable leaves of ours;
+ * their physical addresses go to phys[]. For homes, whose table may hold other mappings as well. */
 enum mb_err mb__cuda_read_frames(const struct mb_cuda_space *space, struct mb_cuda_reader reader,
                                  const struct mb_cuda_walk *walk, uint32_t first, uint32_t count,
                                  uint64_t *phys);

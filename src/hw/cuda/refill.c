@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * refill.c - the helper channels that every device-table mode has, and the thread that looks after them.
+ * refill.c - the helper channels that every device-table mode has, and the thread that looks after
+ * them.
  *
- * queue     holds prepared invalidates for kernels that ask for them (program.h), topped up by the thread.
- *           Inline mode only.
- * rescue    invalidates on behalf of the host: new windows, exits, lost contexts. Nothing else is ever
- *           queued on it, so it is idle whenever it is needed.
- * thread    every few milliseconds: tops up, looks for errors of helper channels and of the context, and
- *           when the device is lost puts the driver's entries back. A dead helper ends the context: what
- *           waits for it would wait for ever, and must not be released.
+ * queue     holds prepared invalidates for kernels that ask for them (program.h), topped up by the
+ *           thread. Inline mode only.
+ * rescue    invalidates on behalf of the host: new windows, exits, lost contexts. Nothing else is
+ *           ever queued on it, so it is idle whenever it is needed.
+ * thread    every few milliseconds: tops up, looks for errors of helper channels and of the
+ *           context, and when the device is lost puts the driver's entries back. A dead helper ends
+ *           the context: what waits for it would wait for ever, and must not be released.
  *
- * Numbers   CHUNK prepared invalidates per submission, CHUNKS submissions ahead. One is used up in no less
- *           than 1 us, so DEPTH outlasts the longest pause of the thread several times.
+ * Numbers   CHUNK prepared invalidates per submission, CHUNKS submissions ahead. One is used up in
+ *           no less than 1 us, so DEPTH outlasts the longest pause of the thread several times.
  * Locking   the thread owns `queue`; `rescue` is guarded by a flag that signal handlers may try.
  */
 #include "hw/cuda/cuda.h"
@@ -173,8 +174,8 @@ static void end_context(struct mb_cuda *dev)
     (void)dev->cu->launch(dev->trap, 1, 1, 1, 1, 1, 1, 0, dev->private_stream, NULL, NULL);
 }
 
-/* A fault of the application shows at its next call of ours; no stream is asked here, as a reset on another
- * thread could free it meanwhile. */
+/* A fault of the application shows at its next call of ours; no stream is asked here, as a reset on
+ * another thread could free it meanwhile. */
 static void look(struct mb_cuda_refill *r)
 {
     struct mb_cuda *dev = r->dev;

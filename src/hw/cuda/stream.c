@@ -2,13 +2,15 @@
 /*
  * stream.c - contexts, streams and their timelines.
  *
- * How       Each stream owns one 64-bit word in pinned memory, its timeline. A fence is a number that the
- *           stream writes there when it gets to it, so "is it done?" is a load, and "wait for it" on
- *           another stream is a stream wait for a value. Numbers only grow.
- * Capture   A write that is captured would be replayed and put the word back. A fence recorded during a
- *           capture therefore names the stream's next number, which is enqueued when somebody needs it
- *           outside the capture: it covers everything launched on the stream until then.
- * Locking   stream->lock orders the numbers with the enqueued writes; dev->stream_lock guards the list.
+ * How       Each stream owns one 64-bit word in pinned memory, its timeline. A fence is a number
+ *           that the stream writes there when it gets to it, so "is it done?" is a load, and "wait
+ *           for it" on another stream is a stream wait for a value. Numbers only grow.
+ * Capture   A write that is captured would be replayed and put the word back. A fence recorded
+ *           during a capture therefore names the stream's next number, which is enqueued when
+ *           somebody needs it outside the capture: it covers everything launched on the stream
+ *           until then.
+ * Locking   stream->lock orders the numbers with the enqueued writes; dev->stream_lock guards the
+ *           list.
  */
 #include "hw/cuda/cuda.h"
 
@@ -126,8 +128,8 @@ bool mb__cuda_capturing(struct mb_cuda *dev, struct mb_hw_stream *stream)
 
 enum { PINNED_BYTES = MB_CUDA_STREAMS * MB_CUDA_WORD_BYTES + 4096 };
 
-/* Memory of our own, registered with the driver: it stays readable when the context is reset, and shared
- * pages are not copied when the process forks. */
+/* Memory of our own, registered with the driver: it stays readable when the context is reset, and
+ * shared pages are not copied when the process forks. */
 enum mb_err mb__cuda_streams_init(struct mb_cuda *dev)
 {
     void *p = mmap(NULL, PINNED_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -253,7 +255,7 @@ enum mb_err mb__cuda_stream_open(struct mb_hw_dev *hw, mb_stream native, struct 
         s = find_closed(dev);
         if (!s)
             err = new_stream(dev, &s);
-        if (!err) {
+        if (!err && s) {
             s->native = native;
             s->open = true;
         }
@@ -284,8 +286,8 @@ void mb__cuda_stream_close(struct mb_hw_dev *hw, struct mb_hw_stream *stream)
     enum mb_err err = mb__cuda_enter(dev, &scope);
 
     if (!err) {
-        /* Fences that name the number after the last must come true as well. The native stream may be
-         * gone by now; then everything on it has been executed or never will be. */
+        /* Fences that name the number after the last must come true as well. The native stream may
+         * be gone by now; then everything on it has been executed or never will be. */
         pthread_mutex_lock(&stream->lock);
         if (mb__cuda_capturing(dev, stream) || write_next(dev, stream))
             stream->seq = atomic_load_explicit(stream->timeline, memory_order_acquire) + 1;
@@ -378,8 +380,8 @@ enum mb_err mb__cuda_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stream
     return err;
 }
 
-/* The context's fatal error, if there is one: asked for when a wait takes long. Any stream tells it, and the
- * fence's own may have been destroyed. */
+/* The context's fatal error, if there is one: asked for when a wait takes long. Any stream tells
+ * it, and the fence's own may have been destroyed. */
 static enum mb_err query(struct mb_cuda *dev)
 {
     cu_result result;

@@ -2,15 +2,15 @@
 /*
  * window.c - address ranges whose leaf slots we write.
  *
- * How       A window is made of 512 MiB pieces, one leaf table each. The driver first maps a donor handle into
- *           every slot, so that it knows the whole range as device memory and keeps the table for as long
- *           as the mapping lives. The table is then proved slot by slot against the donor's frames, made
- *           writable for whoever writes entries, and every slot is set to one poison frame, which is what
- *           "cleared" means here. The driver's own entries are remembered and put back before the driver
- *           unmaps the range.
- * Donors    Mapping costs the driver time per handle, not per byte: a donor of 32 MiB or more makes 16 calls
- *           or fewer a piece. A slab of the pool serves without costing memory; only without any is a
- *           donor of its own allocated, which then counts as overhead.
+ * How       A window is made of 512 MiB pieces, one leaf table each. The driver first maps a donor
+ *           handle into every slot, so that it knows the whole range as device memory and keeps the
+ *           table for as long as the mapping lives. The table is then proved slot by slot against
+ *           the donor's frames, made writable for whoever writes entries, and every slot is set to
+ *           one poison frame, which is what "cleared" means here. The driver's own entries are
+ *           remembered and put back before the driver unmaps the range.
+ * Donors    Mapping costs the driver time per handle, not per byte: a donor of 32 MiB or more makes
+ *           16 calls or fewer a piece. A slab of the pool serves without costing memory; only
+ *           without any is a donor of its own allocated, which then counts as overhead.
  * Locking   dev->table_lock for lists; driver calls outside of it. restore takes no lock at all.
  */
 #include "hw/cuda/cuda.h"
@@ -301,8 +301,8 @@ void mb__cuda_unmap_tables(struct mb_cuda *dev, struct mb_cuda_window *window)
     window->app_va = 0;
 }
 
-/* Consecutive pages of a 2 MiB range in the application's space; never reused, as a window of 1 GiB takes
- * two of 512. The driver is called without the lock. */
+/* Consecutive pages of a 2 MiB range in the application's space; never reused, as a window of 1 GiB
+ * takes two of 512. The driver is called without the lock. */
 static enum mb_err take_list_pages(struct mb_cuda *dev, unsigned pages, uint64_t *va)
 {
     cu_ptr fresh = 0;
