@@ -116,10 +116,12 @@ MB_API enum mb_err mb_device_sync(mb_device dev);
 /* Name of the backend that serves `dev`, and who writes its page tables (see mb_backend_info). */
 MB_API const char *mb_device_backend(mb_device dev);
 MB_API const char *mb_device_tables(mb_device dev);
+/* The device's own name, like "NVIDIA H200"; lives until mb_close(). */
+MB_API const char *mb_device_name(mb_device dev);
 
 /* Streams and events. On CUDA and HIP the vendor's own calls serve as well; these work everywhere. */
 MB_API enum mb_err mb_stream_create(mb_device dev, mb_stream *out);
-/* Waits for nothing: blocks freed on the stream move to the default stream's order. */
+/* Waits for nothing: what was freed on the stream is anybody's once its last work has finished. */
 MB_API enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream);
 MB_API enum mb_err mb_stream_sync(mb_device dev, mb_stream stream);
 MB_API enum mb_err mb_event_create(mb_device dev, mb_event *out);
@@ -230,6 +232,34 @@ MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_poi
 /* Called after a remap has been enqueued, without locks held; must not call back into MoonBright. */
 typedef void (*mb_remap_hook)(void *user, void *va, uint64_t bytes, uint64_t generation);
 MB_API enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user);
+
+enum mb_hook_kind {
+    MB_HOOK_MALLOC,  /* ptr, bytes as asked for, stream (NULL for mb_malloc()) */
+    MB_HOOK_FREE,    /* the same of the free; mb_realloc() is a free and a malloc */
+    MB_HOOK_GROW,    /* a pool got frames, mapped from ptr on */
+    MB_HOOK_TRIM,    /* a pool gave frames back */
+    MB_HOOK_STITCH,  /* a block was composed of several ranges; ptr is its address */
+    MB_HOOK_MAP,     /* addresses came to show frames: mb_mem_map*(), mb_mem_wake() */
+    MB_HOOK_UNMAP,   /* addresses show nothing: mb_mem_map*(), mb_mem_sleep() */
+    MB_HOOK_OOM,     /* a request of `bytes` failed for want of frames, addresses or by a limit */
+    MB_HOOK_REMAP,   /* frames behind addresses may have changed: renew registrations */
+};
+struct mb_hook_event {
+    enum mb_hook_kind kind;
+    void *ptr; /* NULL: none */
+    uint64_t bytes;
+    mb_stream stream;
+    uint64_t time_us; /* since 1970 */
+};
+/*
+ * Called on a thread inside a call to MoonBright, with no lock held, after what happened; the event
+ * may be another thread's. Events of one address come in order unless two threads deliver at once.
+ * The hook may call MoonBright: events of that are delivered after it has returned. It may be
+ * called for a moment after another thread has set a new one, but not after mb_close().
+ */
+typedef void (*mb_event_hook)(void *user, const struct mb_hook_event *event);
+/* One hook at a time; NULL ends it. While there is one, calls take longer. */
+MB_API enum mb_err mb_set_event_hook(mb_device dev, mb_event_hook hook, void *user);
 
 /* ------------------------------------------------------------------ device work */
 
@@ -362,8 +392,78 @@ struct mb_stats {
 MB_API enum mb_err mb_stats_get(mb_device dev, struct mb_stats *out);
 MB_API enum mb_err mb_stats_reset_peaks(mb_device dev);
 
+/*
+ * Writes what is allocated, and the last calls if history:N is configured, as a pickle in the
+ * structure of PyTorch's memory snapshots; PyTorch's visualiser and `moonbright replay` read it.
+ * The file appears when it is complete. MB_ERR_IO.
+ */
+MB_API enum mb_err mb_snapshot(mb_device dev, const char *path);
+
 /* Runs every invariant check; on MB_ERR_CORRUPT, mb_error_detail() names the first broken one. */
 MB_API enum mb_err mb_check(mb_device dev);
+
+struct mb_tables_report {
+    uint64_t entries;  /* compared */
+    uint64_t busy;     /* of addresses with a batch under way: not judged */
+    uint64_t wrong;    /* other than the record says */
+    uint64_t foreign;  /* of the wrong ones: valid, and naming a frame that is not this device's */
+    uint64_t repaired; /* of the wrong ones: as the record says again */
+    void *first;       /* address of the first wrong one; NULL: none */
+};
+/*
+ * Compares every live page-table entry of this device with the host's record; with `repair`, writes the
+ * record over what differs, invalidates, waits for that and compares again. MB_ERR_CORRUPT while something
+ * differs; *out (may be NULL) is filled then too. Holds the device's lock for as long as it takes.
+ */
+MB_API enum mb_err mb_check_tables(mb_device dev, bool repair, struct mb_tables_report *out);
+
+/* ------------------------------------------------------------------ audit log */
+
+/* What a record of the log tells; see doc/audit.md. */
+enum mb_audit_kind {
+    MB_AUDIT_SESSION, /* a device was opened; call: its name */
+    MB_AUDIT_HOME,    /* frames were had from the driver and are mapped at their home */
+    MB_AUDIT_HOMELESS, /* they go back to the driver */
+    MB_AUDIT_TAKE,    /* frames get an owner */
+    MB_AUDIT_GIVE,    /* the owner gives them back */
+    MB_AUDIT_MAP,     /* planned by a batch: addresses will show frames */
+    MB_AUDIT_UNMAP,   /* planned: they will no longer show these frames */
+    MB_AUDIT_PROTECT, /* planned: access to them changes */
+    MB_AUDIT_DONE,    /* the batch was submitted; without it, nobody knows */
+    MB_AUDIT_UNDONE,  /* the batch was refused and changed nothing */
+    MB_AUDIT_REPAIR,  /* an entry that was not the record's has been written over */
+    MB_AUDIT_CLOSE,   /* the device was closed and nothing is mapped any more */
+    MB_AUDIT_KINDS
+};
+
+enum { MB_AUDIT_CALL = 22 };
+
+struct mb_audit_record {
+    enum mb_audit_kind kind;
+    enum mb_prot prot;    /* MAP, PROTECT */
+    uint64_t sequence;    /* in its session, from 1 */
+    uint64_t time_ns;     /* since 1970 */
+    uint64_t batch;       /* number in its session; 0: of no batch */
+    uint64_t va, bytes;   /* addresses; 0: none */
+    uint64_t phys;        /* device physical address of the first frame; the others follow it */
+    uint64_t stream;      /* the caller's handle; 0: default, or none */
+    uint32_t pid;
+    uint32_t owner;       /* accounting tag: a pool or memory object of the session */
+    char call[MB_AUDIT_CALL]; /* public call, cut off if longer */
+};
+typedef void (*mb_audit_visit)(void *user, const struct mb_audit_record *record);
+
+struct mb_audit_summary {
+    uint64_t records, sessions;
+    uint64_t tail_bytes; /* torn end of the file, not read */
+    bool closed;         /* the last session ended with mb_close() */
+};
+/* Reads a log that the configuration key audit:PATH made, in order; needs no device. `visit` and `out` may be
+ * NULL. MB_ERR_IO, MB_ERR_PARSE (no log), MB_ERR_CORRUPT (damaged before its end). Thread-safe. */
+MB_API enum mb_err mb_audit_read(const char *path, mb_audit_visit visit, void *user,
+                                 struct mb_audit_summary *out);
+/* "map", "take"; never NULL. */
+MB_API const char *mb_audit_name(enum mb_audit_kind kind);
 
 #ifdef __cplusplus
 }

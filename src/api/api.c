@@ -13,11 +13,13 @@
 #include "api/config.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/journal.h"
 #include "kernels/pattern.h"
 #include "runtime/debug.h"
 #include "runtime/info.h"
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
+#include "runtime/watch.h"
 
 #define STRINGIFY(x) #x
 #define VERSION_TEXT(major, minor, patch) STRINGIFY(major) "." STRINGIFY(minor) "." STRINGIFY(patch)
@@ -50,9 +52,11 @@ static enum mb_err bad_device(const struct mb_device *dev, const char *call)
     do {                                                                                           \
         enum mb_err locked_err;                                                                    \
                                                                                                    \
+        mb__caller_set(__func__, NULL);                                                            \
         mb__lock(&(dev)->lock);                                                                    \
         locked_err = (expression);                                                                 \
         mb__unlock(&(dev)->lock);                                                                  \
+        mb__watch_deliver(dev);                                                                    \
         return locked_err;                                                                         \
     } while (0)
 
@@ -103,13 +107,19 @@ void mb_close(mb_device dev)
 {
     if (mb__in_fork() || !mb__device_is_open(dev))
         return;
+    mb__caller_set(__func__, NULL);
     mb__device_close(dev);
 }
 
 enum mb_err mb_device_sync(mb_device dev)
 {
+    enum mb_err err;
+
     ENTER(dev);
-    return mb__device_sync(dev);
+    mb__caller_set(__func__, NULL);
+    err = mb__device_sync(dev);
+    mb__watch_deliver(dev);
+    return err;
 }
 
 const char *mb_device_backend(mb_device dev)
@@ -120,6 +130,11 @@ const char *mb_device_backend(mb_device dev)
 const char *mb_device_tables(mb_device dev)
 {
     return mb__device_is_open(dev) ? dev->hw->caps.tables : "";
+}
+
+const char *mb_device_name(mb_device dev)
+{
+    return mb__device_is_open(dev) ? dev->hw->caps.device_name : "";
 }
 
 /* ------------------------------------------------------------------ streams and events */
@@ -178,29 +193,124 @@ enum mb_err mb_stream_wait_event(mb_device dev, mb_stream stream, mb_event event
 
 /* ------------------------------------------------------------------ malloc */
 
-static enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host, mb_stream stream,
-                             void **out)
+static enum mb_err any_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host,
+                              mb_stream stream, void **out)
 {
     uint64_t start = mb__sample_start(dev);
     enum mb_err err = MB_OK;
 
-    if (!mb__bins_malloc(dev, pool, bytes, host, stream, out))
+    if (!mb__bins_malloc(dev, pool, bytes, host, stream, out)) {
+        mb__caller_set(host ? "mb_malloc" : "mb_malloc_async", stream);
         err = mb__malloc(dev, pool, bytes, host, stream, out);
+    }
     if (start)
         mb__hist_record_shared(&dev->malloc_hist, mb__now_ns() - start);
     return err;
 }
 
-static enum mb_err do_free(mb_device dev, void *ptr, bool host, mb_stream stream)
+static enum mb_err any_free(mb_device dev, void *ptr, bool host, mb_stream stream)
 {
     uint64_t start = mb__sample_start(dev);
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
     enum mb_err err = MB_OK;
 
-    if (!block || !mb__bins_free(dev, block, host, stream))
+    if (!block || !mb__bins_free(dev, block, host, stream)) {
+        mb__caller_set(host ? "mb_free" : "mb_free_async", stream);
         err = mb__free(dev, ptr, host, stream);
+    }
     if (start)
         mb__hist_record_shared(&dev->free_hist, mb__now_ns() - start);
+    return err;
+}
+
+static bool is_shortage(enum mb_err err)
+{
+    return err == MB_ERR_NO_MEMORY || err == MB_ERR_NO_ADDRESS || err == MB_ERR_LIMIT;
+}
+
+/* With somebody looking on; kept out of the warm path's code. */
+static __attribute__((noinline)) enum mb_err
+watched_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host, mb_stream stream, void **out)
+{
+    struct mb__watch *watch = mb__watch(dev);
+    enum mb_err err;
+
+    mb__nvtx_push(watch->nvtx, host ? "mb_malloc" : "mb_malloc_async");
+    err = any_malloc(dev, pool, bytes, host, stream, out);
+    mb__nvtx_pop(watch->nvtx);
+    mb__lock(&watch->order);
+    if (!err)
+        mb__watch_note(dev, MB_HOOK_MALLOC, (uint64_t)(uintptr_t)*out, bytes, stream);
+    else if (is_shortage(err))
+        mb__watch_note(dev, MB_HOOK_OOM, 0, bytes, stream);
+    mb__unlock(&watch->order);
+    mb__watch_deliver(dev);
+    return err;
+}
+
+/* The slow path makes the record itself, before the block's window goes; the warm one is recorded
+ * here. */
+static enum mb_err free_and_note(mb_device dev, void *ptr, bool host, mb_stream stream)
+{
+    struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
+    uint64_t requested = block ? __atomic_load_n(&block->requested, __ATOMIC_RELAXED) : 0;
+
+    if (!block || !mb__bins_free(dev, block, host, stream)) {
+        mb__caller_set(host ? "mb_free" : "mb_free_async", stream);
+        return mb__free(dev, ptr, host, stream);
+    }
+    mb__watch_note(dev, MB_HOOK_FREE, (uint64_t)(uintptr_t)ptr, requested, stream);
+    return MB_OK;
+}
+
+static __attribute__((noinline)) enum mb_err watched_free(mb_device dev, void *ptr, bool host,
+                                                          mb_stream stream)
+{
+    struct mb__watch *watch = mb__watch(dev);
+    uint64_t start;
+    enum mb_err err;
+
+    mb__nvtx_push(watch->nvtx, host ? "mb_free" : "mb_free_async");
+    mb__lock(&watch->order);
+    start = mb__sample_start(dev);
+    err = free_and_note(dev, ptr, host, stream);
+    if (start)
+        mb__hist_record_shared(&dev->free_hist, mb__now_ns() - start);
+    mb__unlock(&watch->order);
+    mb__nvtx_pop(watch->nvtx);
+    mb__watch_deliver(dev);
+    return err;
+}
+
+static inline enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host,
+                                    mb_stream stream, void **out)
+{
+    if (__builtin_expect(mb__watch(dev) != NULL, 0))
+        return watched_malloc(dev, pool, bytes, host, stream, out);
+    return any_malloc(dev, pool, bytes, host, stream, out);
+}
+
+static inline enum mb_err do_free(mb_device dev, void *ptr, bool host, mb_stream stream)
+{
+    if (__builtin_expect(mb__watch(dev) != NULL, 0))
+        return watched_free(dev, ptr, host, stream);
+    return any_free(dev, ptr, host, stream);
+}
+
+/* Records of both blocks are made inside, so all of it is one step to those who watch. */
+static enum mb_err do_realloc(mb_device dev, void *ptr, size_t bytes, void **out)
+{
+    struct mb__watch *watch = mb__watch(dev);
+    enum mb_err err;
+
+    if (watch)
+        mb__lock(&watch->order);
+    err = mb__realloc(dev, ptr, bytes, out);
+    if (watch && is_shortage(err))
+        mb__watch_note(dev, MB_HOOK_OOM, 0, bytes, NULL);
+    if (watch)
+        mb__unlock(&watch->order);
+    mb__watch_deliver(dev);
     return err;
 }
 
@@ -221,7 +331,8 @@ enum mb_err mb_realloc(mb_device dev, void *ptr, size_t bytes, void **out)
 {
     ENTER(dev);
     NEED(out, "mb_realloc: a place for the address is needed");
-    return ptr ? mb__realloc(dev, ptr, bytes, out) : mb_malloc(dev, bytes, out);
+    mb__caller_set(__func__, NULL);
+    return ptr ? do_realloc(dev, ptr, bytes, out) : mb_malloc(dev, bytes, out);
 }
 
 enum mb_err mb_malloc_async(mb_device dev, size_t bytes, mb_stream stream, void **out)
@@ -338,14 +449,22 @@ enum mb_err mb_mem_release(mb_device dev, mb_mem mem)
     LOCKED(dev, mb__vmm_release(dev, mem));
 }
 
-/* Tells the hook of each range whose frames may have changed; no lock is held. */
+/* Tells the hooks of each range whose frames may have changed; no lock is held. */
 static void call_hook(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
-                      uint64_t generation, mb_remap_hook hook, void *user)
+                      mb_stream stream, uint64_t generation, mb_remap_hook hook, void *user)
 {
-    (void)dev;
-    for (unsigned i = 0; hook && i < count; i++)
-        if (ops[i].kind != MB_PROTECT)
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t addr = (uint64_t)(uintptr_t)ops[i].va;
+
+        if (ops[i].kind == MB_PROTECT)
+            continue;
+        mb__watch_note(dev, ops[i].kind == MB_UNMAP ? MB_HOOK_UNMAP : MB_HOOK_MAP, addr,
+                       ops[i].bytes, stream);
+        mb__watch_note(dev, MB_HOOK_REMAP, addr, ops[i].bytes, stream);
+        if (hook)
             hook(user, ops[i].va, ops[i].bytes, generation);
+    }
+    mb__watch_deliver(dev);
 }
 
 static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
@@ -356,6 +475,7 @@ static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, uns
     uint64_t generation;
     enum mb_err err;
 
+    mb__caller_set(host ? "mb_mem_map" : "mb_mem_map_async", stream);
     mb__lock(&dev->lock);
     err = mb__vmm_apply(dev, ops, count, host, stream);
     generation = dev->generation;
@@ -363,7 +483,7 @@ static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, uns
     user = dev->hook_user;
     mb__unlock(&dev->lock);
     if (!err)
-        call_hook(dev, ops, count, generation, hook, user);
+        call_hook(dev, ops, count, stream, generation, hook, user);
     return err;
 }
 
@@ -385,12 +505,13 @@ enum mb_err mb_mem_map_async(mb_device dev, const struct mb_map_op *ops, unsigne
 static enum mb_err sleep_or_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_stream stream,
                                  bool wake)
 {
-    struct mb_map_op range = {.kind = MB_MAP, .va = va, .bytes = bytes};
+    struct mb_map_op range = {.kind = wake ? MB_MAP : MB_UNMAP, .va = va, .bytes = bytes};
     mb_remap_hook hook;
     void *user;
     uint64_t generation;
     enum mb_err err;
 
+    mb__caller_set(wake ? "mb_mem_wake" : "mb_mem_sleep", stream);
     mb__lock(&dev->lock);
     err = wake ? mb__vmm_wake(dev, va, bytes, stream) : mb__vmm_sleep(dev, va, bytes, stream);
     generation = dev->generation;
@@ -398,7 +519,7 @@ static enum mb_err sleep_or_wake(struct mb_device *dev, void *va, uint64_t bytes
     user = dev->hook_user;
     mb__unlock(&dev->lock);
     if (!err)
-        call_hook(dev, &range, 1, generation, hook, user);
+        call_hook(dev, &range, 1, stream, generation, hook, user);
     return err;
 }
 
@@ -429,6 +550,12 @@ enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user)
     dev->hook_user = user;
     mb__unlock(&dev->lock);
     return MB_OK;
+}
+
+enum mb_err mb_set_event_hook(mb_device dev, mb_event_hook hook, void *user)
+{
+    ENTER(dev);
+    return mb__watch_set_hook(dev, hook, user);
 }
 
 /* ------------------------------------------------------------------ device work */
@@ -501,8 +628,43 @@ enum mb_err mb_stats_reset_peaks(mb_device dev)
     return MB_OK;
 }
 
+enum mb_err mb_snapshot(mb_device dev, const char *path)
+{
+    enum mb_err err;
+
+    ENTER(dev);
+    NEED(path && *path, "mb_snapshot: the path of a file to write is needed");
+    err = mb__snapshot(dev, path);
+    mb__watch_deliver(dev);
+    return err;
+}
+
 enum mb_err mb_check(mb_device dev)
 {
     ENTER(dev);
     LOCKED(dev, mb__check_all(dev));
+}
+
+enum mb_err mb_check_tables(mb_device dev, bool repair, struct mb_tables_report *out)
+{
+    ENTER(dev);
+    LOCKED(dev, mb__vm_scrub(dev->vm, repair, out));
+}
+
+/* ------------------------------------------------------------------ audit log */
+
+enum mb_err mb_audit_read(const char *path, mb_audit_visit visit, void *user,
+                          struct mb_audit_summary *out)
+{
+    NEED(path, "mb_audit_read: the name of a log is needed");
+    return mb__journal_read(path, visit, user, out);
+}
+
+const char *mb_audit_name(enum mb_audit_kind kind)
+{
+    static const char *const names[] = {"session", "home",   "homeless", "take",
+                                        "give",    "map",    "unmap",    "protect",
+                                        "done",    "undone", "repair",   "close"};
+
+    return (unsigned)kind < MB_AUDIT_KINDS ? names[kind] : "?";
 }

@@ -14,6 +14,9 @@
 enum {
     CHECK_TEXT = 64,
     PROFILE_TEXT = 256, /* as in struct mb_hw_config */
+    TRACE_TEXT = 256,   /* as in struct mb__config, also of nvtx */
+    HISTORY_MAX = 1 << 24,
+    AUDIT_TEXT = 256,   /* as in struct mb_vm_config */
     DEFAULT_WAIT_MS = 10000,
 };
 
@@ -24,7 +27,10 @@ struct texts {
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
     uint64_t release_threshold, wait_ms;
     bool explore, oracle, force, driver_home, walk_ahead, self_heal, deferred, guard, cache;
-    char check[CHECK_TEXT], profile[PROFILE_TEXT];
+    char check[CHECK_TEXT], profile[PROFILE_TEXT], audit[AUDIT_TEXT];
+    char trace[TRACE_TEXT], nvtx[TRACE_TEXT];
+    uint64_t history;
+    int trace_format;
 };
 
 static const char *const backends[] = {"sim", "cuda", "hip", NULL};
@@ -32,6 +38,7 @@ static const char *const tables[] = {"inline", "isolated", "driver", NULL};
 static const char *const models[] = {"h200", "a100", "mi210", NULL};
 static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
 static const char *const growths[] = {"tight", "fast", "patient", NULL}; /* enum mb__growth */
+static const char *const trace_formats[] = {"csv", "rmm", NULL};
 
 #define FIELD(name) offsetof(struct texts, name)
 
@@ -69,6 +76,13 @@ static const struct mb_conf_key keys[] = {
      "kept by the default pool after a synchronize"},
     {"wait_ms", MB_CONF_U64, FIELD(wait_ms), 1, 0, NULL, "longest host wait of a failing request"},
     {"profile", MB_CONF_TEXT, FIELD(profile), 0, PROFILE_TEXT, NULL, "measured facts, by probe -o"},
+    {"audit", MB_CONF_TEXT, FIELD(audit), 0, AUDIT_TEXT, NULL, "file that tells every mapping"},
+    {"trace", MB_CONF_TEXT, FIELD(trace), 0, TRACE_TEXT, NULL,
+     "file for every malloc and free; %d ordinal, %p process"},
+    {"trace_format", MB_CONF_CHOICE, FIELD(trace_format), 0, 0, trace_formats, "of that file"},
+    {"history", MB_CONF_U64, FIELD(history), 0, HISTORY_MAX, NULL, "calls kept for snapshots"},
+    {"nvtx", MB_CONF_TEXT, FIELD(nvtx), 0, TRACE_TEXT, NULL,
+     "ranges for profilers: yes, no, or the path of a library"},
     {"check", MB_CONF_TEXT, FIELD(check), 0, CHECK_TEXT, NULL, "redzone|poison|uaf|leaks"},
 };
 
@@ -94,6 +108,19 @@ static enum mb_err read_checks(const char *text, unsigned *out)
     }
     *out = checks;
     return MB_OK;
+}
+
+/* "yes", "" or a path. */
+static void read_nvtx(const char *text, char *out)
+{
+    bool yes = false;
+
+    if (!*text)
+        return;
+    if (!mb__parse_bool(text, strlen(text), &yes))
+        memcpy(out, text, strlen(text) + 1);
+    else if (yes)
+        memcpy(out, "yes", sizeof("yes"));
 }
 
 static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
@@ -123,6 +150,8 @@ static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
         .window_bytes = texts->window_bytes,
         .release_threshold = texts->release_threshold,
         .wait_ns = texts->wait_ms * 1000000,
+        .history = texts->history,
+        .trace_rmm = texts->trace_format == 1,
     };
 }
 
@@ -145,6 +174,9 @@ enum mb_err mb__config_read(int ordinal, const char *text, struct mb__config *ou
         return err;
     fill(&texts, ordinal, out);
     out->checks = checks;
+    memcpy(out->trace, texts.trace, sizeof(out->trace));
+    read_nvtx(texts.nvtx, out->nvtx);
     memcpy(out->hw.profile, texts.profile, sizeof(out->hw.profile));
+    memcpy(out->vm.audit, texts.audit, sizeof(out->vm.audit));
     return MB_OK;
 }

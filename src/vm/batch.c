@@ -665,7 +665,11 @@ static enum mb_err execute(struct mb_vm *vm, struct mb_hw_stream *stream,
     if (!err)
         err = make_waits(vm, &waits);
     if (!err)
-        err = mb__vm_submit(vm, stream, vm->batch.cmds.data, vm->batch.cmds.count, &fence);
+        err = mb__trail_plan(vm);
+    if (err)
+        goto undo;
+    err = mb__vm_submit(vm, stream, vm->batch.cmds.data, vm->batch.cmds.count, &fence);
+    mb__trail_outcome(vm, !err);
     if (err)
         goto undo;
     commit(vm, fence, waits.refs);

@@ -233,6 +233,7 @@ static void hand_out(struct mb_vm *vm, uint32_t owner, struct mb_run *runs, unsi
             set_state(mb__frame_known(vm, vm->homes[page].frame), MB__OWNED);
         }
         mb__frame_counts(vm, span.first, span.count, false);
+        mb__trail_frames(vm, MB_AUDIT_TAKE, owner, span.first, span.count);
         vm->owned += span.count;
         runs[i].home = mb__slot_va(&vm->region[MB__REGION_HOME], span.first);
         runs[i].pfn.n = vm->homes[span.first].frame << MB__FRAME_PFN_BITS;
@@ -340,6 +341,7 @@ static enum mb_err free_locked(struct mb_vm *vm, uint32_t owner, struct mb_run r
         set_state(frame, MB__DRAINING);
         frame->word |= MB__FENCED;
     }
+    mb__trail_frames(vm, MB_AUDIT_GIVE, owner, first, run.frames);
     vm->owned -= run.frames;
     vm->draining += run.frames;
     mb__wait_start(vm, wait);

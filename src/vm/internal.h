@@ -11,6 +11,8 @@
  *   flush.c      whole invalidates and epochs
  *   batch.c      pte_pop: record first, then commands, then one submission
  *   coherence.c  which groups may be cached, which invalidates a batch needs
+ *   trail.c      the audit log
+ *   tables.c     live entries against the record
  *   audit.c      an independent reading of a finished batch (builds with assertions)
  *   check.c      the invariants as functions
  *   ranges.c     sets of ranges
@@ -28,6 +30,8 @@
 #include "vm/vm.h"
 
 /* ------------------------------------------------------------ frames */
+
+struct mb__journal;
 
 enum mb__frame_state {
     MB__NONE,     /* no slab of this vm holds it */
@@ -304,6 +308,7 @@ struct mb_vm {
     size_t fences_waiting; /* sum of fences_left; queues has room for as many */
     struct mb__batch batch;
     struct mb_vm_stats stats; /* the counters in it */
+    struct mb__journal *journal; /* the audit log, or NULL; constant */
     bool lost;       /* the outcome of a submission is unknown; nothing is reused any more */
     char audit[160]; /* the first batch that broke an order rule; "" if none */
 };
@@ -423,6 +428,18 @@ enum mb_err mb__cmd(struct mb_vm *vm, struct mb_hw_cmd cmd);
 enum mb_err mb__cmd_kind(struct mb_vm *vm, enum mb_hw_cmd_kind kind);
 /* Clears every mapped slot of every window: for close. */
 void mb__unmap_all(struct mb_vm *vm);
+
+/* --- trail.c: the audit log; without one they do nothing. */
+enum mb_err mb__trail_open(struct mb_vm *vm);
+/* clean: nothing is mapped any more. */
+void mb__trail_close(struct mb_vm *vm, bool clean);
+/* Home pages [first, first + count) as `kind` says. */
+void mb__trail_frames(struct mb_vm *vm, enum mb_audit_kind kind, uint32_t owner, uint32_t first,
+                      uint32_t count);
+/* What the batch will change; MB_ERR_IO: it must not be submitted. */
+enum mb_err mb__trail_plan(struct mb_vm *vm);
+void mb__trail_outcome(struct mb_vm *vm, bool done);
+void mb__trail_repair(struct mb_vm *vm, mb_va va, uint32_t pfn, uint64_t bytes);
 
 /* --- audit.c */
 /* Reads the finished command list of the batch against its log. MB_ERR_INTERNAL + detail. */

@@ -332,6 +332,7 @@ static enum mb_err give_back(struct mb_vm *vm, const struct mb__span *ids, size_
 
         err = first ? first : vm->hw->ops->slab_release(vm->hw, &slab->hw);
         if (!err) {
+            mb__trail_frames(vm, MB_AUDIT_HOMELESS, 0, slab->first, frames);
             leave(vm, slab, slab->first, frames);
             *released += frames;
             continue;
@@ -398,7 +399,10 @@ enum mb_err mb__grow(struct mb_vm *vm, uint32_t at, uint32_t need, uint32_t want
         return mb__fail(err, "%s", detail);
     }
     for (size_t i = 0; i < vm->taken.count; i++) {
+        const struct mb__slab *slab = &vm->slabs.data[vm->taken.data[i].first];
+
         set_mapped(vm, &vm->slabs.data[vm->taken.data[i].first], true);
+        mb__trail_frames(vm, MB_AUDIT_HOME, 0, slab->first, slab->frames);
         slab_to_pool(vm, vm->taken.data[i].first);
     }
     vm->taken.count = 0;

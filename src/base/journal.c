@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * journal.c - see journal.h.
+ *
+ * Trade-off A record is written as it lies in memory: files are read on the machine, or the kind of
+ * machine, that wrote them. The checksum is CRC-32C without a table: a record takes no longer than the
+ * system call that writes it.
+ */
+#include "base/journal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/vec.h"
+
+enum {
+    MAGIC = 0x314a424d,     /* "MBJ1" */
+    BUFFERED_MAX = 1 << 20, /* records kept while the file cannot be written: 96 MiB */
+    CHUNK = 1024,           /* records read at a time */
+};
+
+/* One record in the file. */
+struct disk {
+    uint32_t magic;
+    uint32_t crc; /* of everything behind it */
+    uint64_t sequence, time_ns, batch, va, bytes, phys, stream;
+    uint32_t pid, owner;
+    uint8_t kind, prot;
+    char call[MB_AUDIT_CALL];
+};
+_Static_assert(sizeof(struct disk) == MB_JOURNAL_BYTES, "the layout is documented");
+
+struct mb__journal {
+    int fd;
+    pid_t pid;                  /* of the opening process */
+    uint64_t bytes;             /* of the file: whole records */
+    uint64_t sequence;          /* of the last record added */
+    uint64_t lost;              /* records that could not be buffered */
+    MB_VEC(struct disk) buffer; /* not written yet */
+};
+
+static _Thread_local struct {
+    const char *call;
+    const void *stream;
+} caller;
+
+void mb__caller_set(const char *call, const void *stream)
+{
+    caller.call = call;
+    caller.stream = stream;
+}
+
+/* ------------------------------------------------------------------ records */
+
+static uint32_t crc32c(const void *data, size_t bytes)
+{
+    const uint8_t *p = data;
+    uint32_t crc = UINT32_MAX;
+
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= p[i];
+        for (unsigned bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? UINT32_C(0x82f63b78) : 0);
+    }
+    return ~crc;
+}
+
+static uint32_t crc_of(const struct disk *disk)
+{
+    return crc32c(&disk->sequence, sizeof(*disk) - offsetof(struct disk, sequence));
+}
+
+static bool valid(const struct disk *disk)
+{
+    return disk->magic == MAGIC && disk->crc == crc_of(disk) && disk->kind < MB_AUDIT_KINDS;
+}
+
+static void from_disk(const struct disk *disk, struct mb_audit_record *out)
+{
+    *out = (struct mb_audit_record){
+        .kind = (enum mb_audit_kind)disk->kind,
+        .prot = (enum mb_prot)disk->prot,
+        .sequence = disk->sequence,
+        .time_ns = disk->time_ns,
+        .batch = disk->batch,
+        .va = disk->va,
+        .bytes = disk->bytes,
+        .phys = disk->phys,
+        .stream = disk->stream,
+        .pid = disk->pid,
+        .owner = disk->owner,
+    };
+    memcpy(out->call, disk->call, sizeof(out->call));
+    out->call[sizeof(out->call) - 1] = 0;
+}
+
+/* ------------------------------------------------------------------ writing */
+
+static enum mb_err io_error(const char *what, const char *path)
+{
+    return mb__fail(errno == ENOMEM ? MB_ERR_HOST_MEMORY : MB_ERR_IO, "audit log%s%s: %s: %s",
+                    path ? " " : "", path ? path : "", what, strerror(errno));
+}
+
+/* Whole, valid records at the file's beginning; a tail behind them is cut off. A file that does not begin with
+ * a record is left alone. */
+static enum mb_err find_end(struct mb__journal *journal, const char *path)
+{
+    struct stat st;
+    struct disk disk;
+
+    if (fstat(journal->fd, &st))
+        return io_error("its size cannot be had", path);
+    if (!S_ISREG(st.st_mode))
+        return mb__fail(MB_ERR_IO, "audit log %s: it is no regular file", path);
+    journal->bytes = (uint64_t)st.st_size / sizeof(disk) * sizeof(disk);
+    if (st.st_size &&
+        (pread(journal->fd, &disk, sizeof(disk), 0) != sizeof(disk) || disk.magic != MAGIC))
+        return mb__fail(MB_ERR_CORRUPT,
+                        "audit log %s: it holds something else; name a file that does not exist",
+                        path);
+    while (journal->bytes && (pread(journal->fd, &disk, sizeof(disk),
+                                    (off_t)(journal->bytes - sizeof(disk))) != sizeof(disk) ||
+                              !valid(&disk)))
+        journal->bytes -= sizeof(disk);
+    if (journal->bytes != (uint64_t)st.st_size && ftruncate(journal->fd, (off_t)journal->bytes))
+        return io_error("its torn end cannot be cut off", path);
+    return MB_OK;
+}
+
+enum mb_err mb__journal_open(const char *path, const char *device, struct mb__journal **out)
+{
+    struct mb__journal *journal = calloc(1, sizeof(*journal));
+    struct mb_audit_record session = {.kind = MB_AUDIT_SESSION};
+    enum mb_err err;
+
+    if (!journal)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the audit log");
+    journal->pid = getpid();
+    journal->fd =
+        open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (journal->fd < 0) {
+        err = io_error("it cannot be opened", path);
+        goto undo_memory;
+    }
+    if (flock(journal->fd, LOCK_EX | LOCK_NB)) {
+        err = errno == EWOULDBLOCK
+                  ? mb__fail(MB_ERR_BUSY,
+                             "audit log %s: another device writes it; name another file", path)
+                  : io_error("it cannot be locked", path);
+        goto undo_fd;
+    }
+    err = find_end(journal, path);
+    if (err)
+        goto undo_fd;
+    mb__caller_set(device, NULL);
+    mb__journal_add(journal, session);
+    mb__caller_set("mb_open", NULL);
+    err = mb__journal_flush(journal);
+    if (err)
+        goto undo_buffer;
+    *out = journal;
+    return MB_OK;
+
+undo_buffer:
+    MB_VEC_FREE(&journal->buffer);
+undo_fd:
+    close(journal->fd);
+undo_memory:
+    free(journal);
+    return err;
+}
+
+void mb__journal_close(struct mb__journal *journal)
+{
+    if (!journal)
+        return;
+    if (journal->pid == getpid())
+        (void)mb__journal_flush(journal);
+    close(journal->fd);
+    MB_VEC_FREE(&journal->buffer);
+    free(journal);
+}
+
+void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record)
+{
+    struct timespec now;
+    struct disk disk = {
+        .magic = MAGIC,
+        .sequence = ++journal->sequence,
+        .batch = record.batch,
+        .va = record.va,
+        .bytes = record.bytes,
+        .phys = record.phys,
+        .stream = record.stream ? record.stream : (uint64_t)(uintptr_t)caller.stream,
+        .pid = (uint32_t)journal->pid,
+        .owner = record.owner,
+        .kind = (uint8_t)record.kind,
+        .prot = (uint8_t)record.prot,
+    };
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    disk.time_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    if (caller.call)
+        strncpy(disk.call, caller.call, sizeof(disk.call) - 1);
+    disk.crc = crc_of(&disk);
+    if (journal->buffer.count >= BUFFERED_MAX || !MB_VEC_PUSH(&journal->buffer, disk))
+        journal->lost++;
+}
+
+enum mb_err mb__journal_flush(struct mb__journal *journal)
+{
+    size_t bytes = journal->buffer.count * sizeof(struct disk);
+    ssize_t wrote;
+
+    if (journal->lost)
+        return mb__fail(MB_ERR_IO, "audit log: %llu records could not be kept; close the device",
+                        (unsigned long long)journal->lost);
+    if (!bytes)
+        return MB_OK;
+    do {
+        wrote = write(journal->fd, journal->buffer.data, bytes);
+    } while (wrote < 0 && errno == EINTR);
+    if (wrote == (ssize_t)bytes) {
+        journal->bytes += bytes;
+        journal->buffer.count = 0;
+        return MB_OK;
+    }
+    /* A full disk may have taken a part. */
+    if (wrote > 0) {
+        errno = ENOSPC;
+        if (ftruncate(journal->fd, (off_t)journal->bytes))
+            journal->lost++;
+    }
+    return io_error("records cannot be written", NULL);
+}
+
+size_t mb__journal_mark(const struct mb__journal *journal)
+{
+    return journal->buffer.count;
+}
+
+void mb__journal_rewind(struct mb__journal *journal, size_t mark)
+{
+    if (mark >= journal->buffer.count)
+        return;
+    journal->sequence -= journal->buffer.count - mark;
+    journal->buffer.count = mark;
+}
+
+/* ------------------------------------------------------------------ reading */
+
+struct reader {
+    FILE *file;
+    mb_audit_visit visit;
+    void *user;
+    struct mb_audit_summary sum;
+    uint64_t at;       /* bytes: of the next record */
+    uint64_t bad_at;   /* of the first bad one; UINT64_MAX: none */
+    uint64_t sequence; /* expected next */
+};
+
+static enum mb_err take(struct reader *reader, const struct disk *disk, const char *path)
+{
+    struct mb_audit_record record;
+
+    if (reader->bad_at != UINT64_MAX)
+        return mb__fail(MB_ERR_CORRUPT,
+                        "audit log %s: the record at byte %llu is damaged, and others follow", path,
+                        (unsigned long long)reader->bad_at);
+    from_disk(disk, &record);
+    if (record.kind == MB_AUDIT_SESSION) {
+        reader->sum.sessions++;
+        reader->sequence = 1;
+        reader->sum.closed = false;
+    }
+    if (!reader->sum.sessions || record.sequence != reader->sequence)
+        return mb__fail(
+            MB_ERR_CORRUPT,
+            "audit log %s: at byte %llu stands record %llu of its session, expected %llu", path,
+            (unsigned long long)reader->at, (unsigned long long)record.sequence,
+            (unsigned long long)reader->sequence);
+    reader->sequence++;
+    reader->sum.records++;
+    reader->sum.closed = record.kind == MB_AUDIT_CLOSE;
+    if (reader->visit)
+        reader->visit(reader->user, &record);
+    return MB_OK;
+}
+
+static enum mb_err read_all(struct reader *reader, const char *path)
+{
+    struct disk chunk[CHUNK];
+    size_t bytes;
+    enum mb_err err = MB_OK;
+
+    while (!err && (bytes = fread(chunk, 1, sizeof(chunk), reader->file)) > 0) {
+        size_t count = bytes / sizeof(chunk[0]);
+
+        for (size_t i = 0; !err && i < count; i++, reader->at += sizeof(chunk[0])) {
+            if (valid(&chunk[i]))
+                err = take(reader, &chunk[i], path);
+            else if (reader->bad_at == UINT64_MAX)
+                reader->bad_at = reader->at;
+        }
+        if (bytes % sizeof(chunk[0]) && reader->bad_at == UINT64_MAX)
+            reader->bad_at = reader->at;
+        reader->at += bytes % sizeof(chunk[0]);
+    }
+    if (!err && ferror(reader->file))
+        err = io_error("it cannot be read", path);
+    if (reader->bad_at != UINT64_MAX)
+        reader->sum.tail_bytes = reader->at - reader->bad_at;
+    return err;
+}
+
+enum mb_err mb__journal_read(const char *path, mb_audit_visit visit, void *user,
+                             struct mb_audit_summary *out)
+{
+    struct reader reader = {.visit = visit, .user = user, .bad_at = UINT64_MAX};
+    enum mb_err err;
+
+    reader.file = fopen(path, "rbe");
+    if (!reader.file)
+        return io_error("it cannot be opened", path);
+    err = read_all(&reader, path);
+    fclose(reader.file);
+    if (!err && !reader.sum.records && reader.at)
+        err = mb__fail(MB_ERR_PARSE, "%s: it is no audit log", path);
+    if (!err && out)
+        *out = reader.sum;
+    return err;
+}

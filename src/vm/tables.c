@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Live entries against the record: what another module, or a mistake, did to the tables is found here and
+ * can be put right.
+ *
+ * How       Entries are read piece by piece. One that differs is judged unless its window has a batch under
+ *           way, whose entries may be of either side. Repairs are ordinary commands (leaves, BARRIER,
+ *           INVALIDATE, MEMBAR) on vm's own stream.
+ * Cost      One read of every table that exists, under the lock.
+ * Locking   vm's lock.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "vm/internal.h"
+
+enum { AT_ONCE = 256 };
+
+/* One pass over all tables. */
+struct scrub {
+    struct mb_vm *vm;
+    bool repair;
+    struct mb_tables_report sum;
+    char first[192];       /* text of the first wrong entry */
+    MB_VEC(mb_pfn) frames; /* of repairs, one each; commands point into it when it is complete */
+    MB_VEC(struct mb__drop) slots; /* to be rewritten: region, slot in .group */
+};
+
+/* What the record says of a slot. */
+struct expected {
+    uint32_t pfn;
+    enum mb_prot prot; /* MB_PROT_NONE: cleared */
+};
+
+static bool entry_agrees(const struct mb_hw_view *view, const struct mb_leaf *leaf, bool valid,
+                         struct expected want)
+{
+    if (want.prot == MB_PROT_NONE) {
+        if (mb__pfn_eq(view->clear_pfn, MB_NO_PFN))
+            return !valid;
+        return valid && leaf->phys == mb__phys_of_pfn(view->clear_pfn);
+    }
+    return valid && leaf->phys == mb__phys_of_pfn((mb_pfn){want.pfn}) &&
+           !(leaf->flags & MB_LEAF_READ_ONLY) == (want.prot == MB_PROT_READ_WRITE);
+}
+
+/* False: nothing is known. */
+static bool expected(const struct mb_vm *vm, const struct mb__region *region, uint32_t i,
+                     struct expected *out)
+{
+    *out = (struct expected){0, MB_PROT_NONE};
+    if (region->slot) {
+        const struct mb__slot *slot = &region->slot[i];
+
+        out->pfn = slot->pfn;
+        if (slot->flags & MB__SLOT_MAPPED)
+            out->prot = mb__slot_prot(slot->flags);
+        return true;
+    }
+    if (i >= vm->home_pages || !vm->homes[i].slab)
+        return true;
+    if (vm->slabs.data[vm->homes[i].slab].state == MB__SLAB_ZOMBIE)
+        return false;
+    out->pfn = vm->homes[i].frame << MB__FRAME_PFN_BITS;
+    if (vm->slabs.data[vm->homes[i].slab].mapped)
+        out->prot = MB_PROT_READ_WRITE;
+    return true;
+}
+
+/* Has the slot's window, live or given back, a batch under way? */
+static bool busy(struct mb_vm *vm, const struct mb__region *region, uint32_t slot)
+{
+    for (size_t i = 1; region->slot && i < vm->windows.count; i++) {
+        const struct mb__window *window = vm->windows.data[i];
+
+        if (window && &vm->region[window->region] == region && slot - window->slot < window->slots)
+            return !mb__fence_passed(vm, window->last);
+    }
+    return false;
+}
+
+/* Does the entry let somebody reach a frame that this vm does not hold? */
+static bool is_foreign(struct mb_vm *vm, const struct mb_hw_view *view, const struct mb_leaf *leaf,
+                       bool valid)
+{
+    const struct mb__frame *frame;
+
+    if (!valid || leaf->phys == mb__phys_of_pfn(view->clear_pfn))
+        return false;
+    if (leaf->phys >> MB_FRAME_SHIFT >= (uint64_t)MB__FRAME_CHUNKS << MB__FRAME_CHUNK_SHIFT)
+        return true;
+    frame = mb__frame_at(vm, (uint32_t)(leaf->phys >> MB_FRAME_SHIFT));
+    return !frame || (frame->word & MB__STATE) == MB__NONE;
+}
+
+static enum mb_err note(struct scrub *scrub, const struct mb__region *region, uint32_t slot,
+                        struct mb_pte pte, struct expected want, bool foreign)
+{
+    struct mb_vm *vm = scrub->vm;
+    mb_va va = mb__slot_va(region, slot);
+    struct mb__drop at = {slot, 1, (uint8_t)(region - vm->region)};
+
+    if (!scrub->sum.wrong++) {
+        scrub->sum.first = (void *)(uintptr_t)va.addr;
+        snprintf(scrub->first, sizeof(scrub->first),
+                 "tables: the entry of %#" PRIx64 " is %#" PRIx64 ":%#" PRIx64
+                 "%s, the record says "
+                 "frame %#x with access %d",
+                 va.addr, pte.hi, pte.lo, foreign ? ", which names a foreign frame" : "", want.pfn,
+                 (int)want.prot);
+    }
+    scrub->sum.foreign += foreign;
+    if (!scrub->repair)
+        return MB_OK;
+    if (!MB_VEC_PUSH(&scrub->slots, at) || !MB_VEC_PUSH(&scrub->frames, (mb_pfn){want.pfn}))
+        return mb__no_host_memory("a list of repairs");
+    return MB_OK;
+}
+
+static enum mb_err compare(struct scrub *scrub, const struct mb__region *region,
+                           const struct mb_hw_view *view, uint32_t first, uint32_t count)
+{
+    struct mb_vm *vm = scrub->vm;
+    struct mb_pte pte[AT_ONCE];
+    uint32_t base = (uint32_t)((view->va.addr - region->base.addr) >> region->leaf_shift);
+    enum mb_err err = vm->hw->ops->read_slots(vm->hw, view, first, count, pte);
+
+    for (uint32_t i = 0; !err && i < count; i++) {
+        struct mb_leaf leaf = {0};
+        bool valid = mb_fmt_decode_leaf(vm->hw->caps.format, view->leaf_shift, pte[i], &leaf) &&
+                     leaf.flags & MB_LEAF_VALID;
+        struct expected want;
+
+        scrub->sum.entries++;
+        if (!expected(vm, region, base + first + i, &want) ||
+            entry_agrees(view, &leaf, valid, want))
+            continue;
+        if (busy(vm, region, base + first + i))
+            scrub->sum.busy++;
+        else
+            err = note(scrub, region, base + first + i, pte[i], want,
+                       is_foreign(vm, view, &leaf, valid));
+    }
+    return err;
+}
+
+static enum mb_err compare_all(struct scrub *scrub)
+{
+    enum mb_err err = MB_OK;
+
+    for (unsigned r = 0; r < MB__REGIONS; r++) {
+        const struct mb__region *region = &scrub->vm->region[r];
+
+        for (uint32_t p = 0; !err && p < region->pieces; p++) {
+            const struct mb_hw_view *view = &region->piece[p].view;
+            uint32_t slots = (uint32_t)(view->bytes >> region->leaf_shift);
+
+            for (uint32_t i = 0; !err && i < slots; i += AT_ONCE)
+                err = compare(scrub, region, view, i, slots - i < AT_ONCE ? slots - i : AT_ONCE);
+        }
+    }
+    return err;
+}
+
+/* Writes the record over the entries that were noted, and waits. */
+static enum mb_err rewrite(struct scrub *scrub)
+{
+    static const enum mb_hw_cmd_kind rest[] = {MB_HW_BARRIER, MB_HW_INVALIDATE, MB_HW_MEMBAR};
+    struct mb_vm *vm = scrub->vm;
+    struct mb_hw_fence fence;
+    enum mb_err err = MB_OK;
+
+    vm->batch.cmds.count = 0;
+    for (size_t i = 0; !err && i < scrub->slots.count; i++) {
+        const struct mb__region *region = &vm->region[scrub->slots.data[i].region];
+        uint32_t slot = scrub->slots.data[i].group;
+        struct expected want;
+
+        (void)expected(vm, region, slot, &want);
+        err = mb__pgt_leaves(vm, region, slot, 1,
+                             want.prot == MB_PROT_NONE ? NULL : &scrub->frames.data[i], want.prot);
+    }
+    for (unsigned i = 0; !err && i < sizeof(rest) / sizeof(rest[0]); i++)
+        err = mb__cmd_kind(vm, rest[i]);
+    if (!err)
+        err = mb__vm_submit(vm, vm->stream, vm->batch.cmds.data, vm->batch.cmds.count, &fence);
+    if (!err && fence.stream)
+        err = vm->hw->ops->fence_wait_host(vm->hw, fence, 0);
+    for (size_t i = 0; !err && i < scrub->slots.count; i++) {
+        const struct mb__region *region = &vm->region[scrub->slots.data[i].region];
+
+        mb__trail_repair(vm, mb__slot_va(region, scrub->slots.data[i].group),
+                         scrub->frames.data[i].n, UINT64_C(1) << region->leaf_shift);
+    }
+    return err;
+}
+
+/* A second look says how many of the wrong entries are right now. */
+static enum mb_err repair(struct scrub *scrub)
+{
+    struct scrub again = {.vm = scrub->vm};
+    enum mb_err err = rewrite(scrub);
+
+    if (!err)
+        err = compare_all(&again);
+    if (err)
+        return err;
+    scrub->sum.repaired = scrub->sum.wrong -
+                          (again.sum.wrong < scrub->sum.wrong ? again.sum.wrong : scrub->sum.wrong);
+    if (again.sum.wrong)
+        return mb__fail(MB_ERR_CORRUPT, "%s; it was written over and is wrong again", again.first);
+    return MB_OK;
+}
+
+enum mb_err mb__vm_scrub(struct mb_vm *vm, bool fix, struct mb_tables_report *out)
+{
+    struct scrub scrub = {.vm = vm, .repair = fix};
+    enum mb_err err;
+
+    mb__lock(&vm->lock);
+    err = mb__vm_usable(vm);
+    if (!err) {
+        mb__poll(vm);
+        err = compare_all(&scrub);
+    }
+    if (!err && scrub.sum.wrong)
+        err = fix ? repair(&scrub) : mb__fail(MB_ERR_CORRUPT, "%s", scrub.first);
+    mb__unlock(&vm->lock);
+    MB_VEC_FREE(&scrub.frames);
+    MB_VEC_FREE(&scrub.slots);
+    if (out && (!err || err == MB_ERR_CORRUPT))
+        *out = scrub.sum;
+    return err;
+}
+
+enum mb_err mb__vm_check_tables(struct mb_vm *vm)
+{
+    return mb__vm_scrub(vm, false, NULL);
+}

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The audit log, as vm writes it (config: audit:PATH). Without a log every function does nothing.
+ *
+ *   frames   HOME and HOMELESS, TAKE and GIVE say who could have mapped a frame, and since when
+ *   batches  what a batch will change is in the file before the batch is submitted, its outcome behind it.
+ *            A batch whose plan cannot be written is not submitted.
+ *
+ * A writer that dies between plan and outcome leaves a batch of which nobody knows whether the device has
+ * executed it; readers say so.
+ *
+ * Locking   vm's lock.
+ */
+#include "base/err.h"
+#include "base/journal.h"
+#include "base/log.h"
+#include "vm/internal.h"
+
+enum mb_err mb__trail_open(struct mb_vm *vm)
+{
+    if (!vm->config.audit[0])
+        return MB_OK;
+    return mb__journal_open(vm->config.audit, vm->hw->caps.device_name, &vm->journal);
+}
+
+void mb__trail_close(struct mb_vm *vm, bool clean)
+{
+    if (vm->journal && clean)
+        mb__journal_add(vm->journal, (struct mb_audit_record){.kind = MB_AUDIT_CLOSE});
+    mb__journal_close(vm->journal);
+    vm->journal = NULL;
+}
+
+/* Records that no call depends on: what cannot be written now stays for the next batch, which can fail. */
+static void flush(struct mb_vm *vm)
+{
+    if (mb__journal_flush(vm->journal))
+        mb__log(MB_LOG_WARN, "vm", "%s", mb_error_detail());
+}
+
+void mb__trail_frames(struct mb_vm *vm, enum mb_audit_kind kind, uint32_t owner, uint32_t first,
+                      uint32_t count)
+{
+    uint32_t at = first;
+
+    if (!vm->journal)
+        return;
+    while (at < first + count) {
+        uint32_t run = 1;
+
+        while (at + run < first + count && vm->homes[at + run].frame == vm->homes[at].frame + run)
+            run++;
+        mb__journal_add(vm->journal, (struct mb_audit_record){
+                                         .kind = kind,
+                                         .owner = owner,
+                                         .va = mb__slot_va(&vm->region[MB__REGION_HOME], at).addr,
+                                         .bytes = run * MB_FRAME_BYTES,
+                                         .phys = (uint64_t)vm->homes[at].frame << MB_FRAME_SHIFT});
+        at += run;
+    }
+    flush(vm);
+}
+
+/* ------------------------------------------------------------ batches */
+
+static uint32_t owner_of(struct mb_vm *vm, uint32_t pfn)
+{
+    const struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(pfn));
+
+    return frame ? vm->homes[frame->home].owner : 0;
+}
+
+static struct mb_audit_record change(struct mb_vm *vm, const struct mb__log *log,
+                                     enum mb_audit_kind kind, uint32_t pfn, enum mb_prot prot)
+{
+    const struct mb__region *region = &vm->region[log->region];
+
+    return (struct mb_audit_record){
+        .kind = kind,
+        .prot = prot,
+        .batch = vm->batch.number,
+        .owner = owner_of(vm, pfn),
+        .va = mb__slot_va(region, log->slot).addr,
+        .bytes = UINT64_C(1) << region->leaf_shift,
+        .phys = mb__phys_of_pfn((mb_pfn){pfn}),
+    };
+}
+
+/* Joins the change to the one before it, or adds that one. */
+static void join(struct mb_vm *vm, struct mb_audit_record *last, struct mb_audit_record next)
+{
+    if (last->bytes && last->kind == next.kind && last->prot == next.prot &&
+        last->owner == next.owner && last->va + last->bytes == next.va &&
+        last->phys + last->bytes == next.phys) {
+        last->bytes += next.bytes;
+        return;
+    }
+    if (last->bytes)
+        mb__journal_add(vm->journal, *last);
+    *last = next;
+}
+
+static void add_changes(struct mb_vm *vm, bool old)
+{
+    struct mb_audit_record last = {0};
+
+    for (size_t i = 0; i < vm->batch.log.count; i++) {
+        const struct mb__log *log = &vm->batch.log.data[i];
+        const struct mb__slot *slot = &vm->region[log->region].slot[log->slot];
+        bool was = log->old_flags & MB__SLOT_MAPPED, now = slot->flags & MB__SLOT_MAPPED;
+        bool same = was && now && log->old_pfn == slot->pfn;
+        enum mb_prot prot = mb__slot_prot(slot->flags);
+
+        if (old && was && !same)
+            join(vm, &last, change(vm, log, MB_AUDIT_UNMAP, log->old_pfn, MB_PROT_NONE));
+        else if (!old && now && !same)
+            join(vm, &last, change(vm, log, MB_AUDIT_MAP, slot->pfn, prot));
+        else if (!old && same && prot != mb__slot_prot(log->old_flags))
+            join(vm, &last, change(vm, log, MB_AUDIT_PROTECT, slot->pfn, prot));
+    }
+    if (last.bytes)
+        mb__journal_add(vm->journal, last);
+}
+
+enum mb_err mb__trail_plan(struct mb_vm *vm)
+{
+    size_t mark;
+    enum mb_err err;
+
+    if (!vm->journal)
+        return MB_OK;
+    mark = mb__journal_mark(vm->journal);
+    add_changes(vm, true);
+    add_changes(vm, false);
+    err = mb__journal_flush(vm->journal);
+    if (err)
+        mb__journal_rewind(vm->journal, mark);
+    return err;
+}
+
+void mb__trail_outcome(struct mb_vm *vm, bool done)
+{
+    if (!vm->journal)
+        return;
+    mb__journal_add(vm->journal,
+                    (struct mb_audit_record){.kind = done ? MB_AUDIT_DONE : MB_AUDIT_UNDONE,
+                                             .batch = vm->batch.number});
+    flush(vm);
+}
+
+void mb__trail_repair(struct mb_vm *vm, mb_va va, uint32_t pfn, uint64_t bytes)
+{
+    if (!vm->journal)
+        return;
+    mb__journal_add(vm->journal, (struct mb_audit_record){.kind = MB_AUDIT_REPAIR,
+                                                          .owner = owner_of(vm, pfn),
+                                                          .va = va.addr,
+                                                          .bytes = bytes,
+                                                          .phys = mb__phys_of_pfn((mb_pfn){pfn})});
+    flush(vm);
+}

@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * The audit log: what it tells of a program is what the program did, and what MoonBright's own record says;
+ * a log that cannot be written stops what it should tell.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "audit_replay.h"
+#include "hw/fault.h"
+#include "runtime/runtime.h"
+#include "support/runtime_rig.h"
+
+static char path[64], config[200];
+
+static void fresh(const char *more)
+{
+    int fd;
+
+    strcpy(path, "/tmp/mb-audit-XXXXXX");
+    fd = mkstemp(path);
+    CHECK(fd >= 0);
+    close(fd);
+    snprintf(config, sizeof(config), "backend:sim,device_memory:512m,audit:%s%s", path, more);
+}
+
+static void *reserve(mb_device dev, unsigned pages)
+{
+    void *va;
+
+    RT_OK(mb_mem_reserve(dev, pages * 2 * RT_MIB, 0, &va));
+    return va;
+}
+
+static mb_mem create(mb_device dev, unsigned pages)
+{
+    mb_mem mem;
+
+    RT_OK(mb_mem_create(dev, pages * 2 * RT_MIB, &mem));
+    return mem;
+}
+
+static void map(mb_device dev, void *va, unsigned pages, mb_mem mem, mb_stream stream)
+{
+    struct mb_map_op op = {.kind = MB_MAP,
+                           .prot = MB_PROT_READ_WRITE,
+                           .va = va,
+                           .bytes = pages * 2 * RT_MIB,
+                           .mem = mem};
+
+    RT_OK(mb_mem_map_async(dev, &op, 1, stream));
+}
+
+/* What the log says is mapped is what vm says is mapped. */
+static void log_agrees(mb_device dev)
+{
+    struct audit_state state;
+    struct mb_audit_summary sum;
+    char text[256];
+
+    if (audit_replay(path, &state, &sum, text, sizeof(text)))
+        FAIL("%s", text);
+    CHECK_EQ(sum.tail_bytes, 0);
+    for (size_t i = 0; i < state.count; i++) {
+        const struct audit_page *p = &state.page[i];
+
+        if (p->home)
+            continue;
+        if (mb__phys_of_pfn(mb__vm_lookup(dev->vm, mb__va(p->va))) != p->phys)
+            FAIL("the log shows 0x%llx at 0x%llx", (unsigned long long)p->phys,
+                 (unsigned long long)p->va);
+    }
+    audit_state_free(&state);
+}
+
+static unsigned windows_in_log(void)
+{
+    struct audit_state state;
+    struct mb_audit_summary sum;
+    char text[256];
+    unsigned count = 0;
+
+    CHECK_OK(audit_replay(path, &state, &sum, text, sizeof(text)));
+    for (size_t i = 0; i < state.count; i++)
+        count += !state.page[i].home;
+    audit_state_free(&state);
+    return count;
+}
+
+struct search {
+    enum mb_audit_kind kind;
+    uint64_t va;
+    struct mb_audit_record found;
+    unsigned count;
+};
+
+static void look(void *user, const struct mb_audit_record *record)
+{
+    struct search *s = user;
+
+    if (record->kind == s->kind && s->va - record->va < record->bytes) {
+        s->found = *record;
+        s->count++;
+    }
+}
+
+TEST(who_mapped_what_when)
+{
+    struct search s = {.kind = MB_AUDIT_MAP};
+    mb_device dev;
+    mb_stream stream;
+    mb_mem mem;
+    void *va;
+
+    fresh("");
+    dev = rt_open(config);
+    stream = rt_stream(dev);
+    mem = create(dev, 4);
+    va = reserve(dev, 8);
+    map(dev, va, 4, mem, stream);
+    log_agrees(dev);
+    CHECK_EQ(windows_in_log(), 4);
+    s.va = (uint64_t)(uintptr_t)va + 2 * RT_MIB;
+    CHECK_OK(mb_audit_read(path, look, &s, NULL));
+    CHECK_EQ(s.count, 1);
+    CHECK_STR_EQ(s.found.call, "mb_mem_map_async");
+    CHECK_EQ(s.found.stream, (uint64_t)(uintptr_t)stream);
+    CHECK_EQ(s.found.prot, MB_PROT_READ_WRITE);
+    CHECK_EQ(s.found.pid, getpid());
+    CHECK(s.found.owner != 0);
+    /* An alias of the same frames at a second place, then access and removal. */
+    RT_OK(mb_mem_map_async(dev,
+                           &(struct mb_map_op){.kind = MB_ALIAS,
+                                               .prot = MB_PROT_READ,
+                                               .va = (char *)va + 8 * RT_MIB,
+                                               .bytes = 4 * RT_MIB,
+                                               .src = va},
+                           1, stream));
+    CHECK_EQ(windows_in_log(), 6);
+    RT_OK(mb_mem_map_async(
+        dev,
+        &(struct mb_map_op){
+            .kind = MB_PROTECT, .prot = MB_PROT_READ, .va = va, .bytes = 2 * RT_MIB},
+        1, stream));
+    s = (struct search){.kind = MB_AUDIT_PROTECT, .va = (uint64_t)(uintptr_t)va};
+    CHECK_OK(mb_audit_read(path, look, &s, NULL));
+    CHECK_EQ(s.count, 1);
+    CHECK_EQ(s.found.prot, MB_PROT_READ);
+    RT_OK(mb_mem_map_async(
+        dev, &(struct mb_map_op){.kind = MB_UNMAP, .va = va, .bytes = 12 * RT_MIB}, 1, stream));
+    log_agrees(dev);
+    CHECK_EQ(windows_in_log(), 0);
+    RT_OK(mb_mem_unreserve(dev, va, 16 * RT_MIB));
+    RT_OK(mb_mem_release(dev, mem));
+    RT_OK(mb_stream_destroy(dev, stream));
+    rt_close(dev);
+    unlink(path);
+}
+
+/* Random allocations and mappings; the log is compared with the record all the time. */
+TEST(log_and_record_agree_on_random_programs)
+{
+    uint64_t state = mb_test_seed();
+    static const char *const more[] = {"", ",driver_home:yes", ",policy:fresh", ",tables:isolated"};
+
+    for (unsigned round = 0; round < 8; round++) {
+        void *block[24] = {NULL};
+        struct mb_audit_summary sum;
+        mb_device dev;
+
+        fresh(more[round % 4]);
+        dev = rt_open(config);
+        for (unsigned i = 0; i < 300; i++) {
+            unsigned at = (unsigned)mb_test_random_below(&state, 24);
+            uint64_t bytes = mb_test_random_below(&state, 48 * RT_MIB) + 1;
+
+            if (block[at]) {
+                RT_OK(mb_free_async(dev, block[at], NULL));
+                block[at] = NULL;
+            } else if (mb_malloc_async(dev, bytes, NULL, &block[at])) {
+                block[at] = NULL;
+            }
+            if (i % 50 == 0)
+                log_agrees(dev);
+        }
+        for (unsigned i = 0; i < 24; i++)
+            RT_OK(mb_free(dev, block[i]));
+        RT_OK(mb_device_sync(dev));
+        log_agrees(dev);
+        rt_close(dev);
+        CHECK_OK(mb_audit_read(path, NULL, NULL, &sum));
+        CHECK(sum.closed);
+        CHECK_EQ(sum.sessions, 1);
+        unlink(path);
+    }
+}
+
+TEST(refused_batches_change_nothing_in_the_log)
+{
+#ifdef MB_FAULT_INJECTION
+    mb_device dev;
+    mb_mem mem;
+    void *va;
+    struct mb_map_op op = {.kind = MB_MAP, .prot = MB_PROT_READ_WRITE, .bytes = 4 * RT_MIB};
+
+    fresh("");
+    dev = rt_open(config);
+    mem = create(dev, 2);
+    va = reserve(dev, 2);
+    op.va = va;
+    op.mem = mem;
+    RT_OK(mb_device_sync(dev));
+    mb__hw_fault_set(dev->hw, MB_HW_FAULT_submit, 1, MB_ERR_DRIVER, false);
+    CHECK_EQ(mb_mem_map(dev, &op), MB_ERR_DRIVER);
+    CHECK_EQ(windows_in_log(), 0);
+    RT_OK(mb_mem_map(dev, &op));
+    CHECK_EQ(windows_in_log(), 2);
+    RT_OK(mb_mem_map(dev, &(struct mb_map_op){.kind = MB_UNMAP, .va = va, .bytes = 4 * RT_MIB}));
+    RT_OK(mb_mem_unreserve(dev, va, 4 * RT_MIB));
+    RT_OK(mb_mem_release(dev, mem));
+    rt_close(dev);
+    unlink(path);
+#else
+    SKIP("fault injection is not compiled in: configure with MB_FAULTS=ON");
+#endif
+}
+
+static void limit_file(rlim_t bytes)
+{
+    CHECK_OK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){bytes, RLIM_INFINITY}));
+}
+
+/* A mapping that cannot be told is not made. */
+TEST(full_disk)
+{
+    struct mb_map_op op = {.kind = MB_MAP, .prot = MB_PROT_READ_WRITE, .bytes = 4 * RT_MIB};
+    mb_device dev;
+    mb_mem mem;
+    void *va;
+
+    signal(SIGXFSZ, SIG_IGN);
+    fresh("");
+    dev = rt_open(config);
+    mem = create(dev, 2);
+    va = reserve(dev, 2);
+    op.va = va;
+    op.mem = mem;
+    limit_file(96);
+    CHECK_EQ(mb_mem_map(dev, &op), MB_ERR_IO);
+    CHECK(strstr(mb_error_detail(), "audit log") != NULL);
+    CHECK(mb__pfn_eq(mb__vm_lookup(dev->vm, mb__va((uint64_t)(uintptr_t)va)), MB_NO_PFN));
+    RT_OK(mb_check(dev));
+    limit_file(RLIM_INFINITY);
+    RT_OK(mb_mem_map(dev, &op));
+    log_agrees(dev);
+    RT_OK(mb_mem_map(dev, &(struct mb_map_op){.kind = MB_UNMAP, .va = va, .bytes = 4 * RT_MIB}));
+    RT_OK(mb_mem_unreserve(dev, va, 4 * RT_MIB));
+    RT_OK(mb_mem_release(dev, mem));
+    rt_close(dev);
+    unlink(path);
+}
+
+TEST(a_log_that_cannot_be_opened)
+{
+    mb_device dev = NULL, second = NULL;
+
+    fresh("");
+    CHECK_EQ(mb_open(0, "backend:sim,audit:/nonexistent/x", &dev), MB_ERR_IO);
+    CHECK_PTR_EQ(dev, NULL);
+    dev = rt_open(config);
+    CHECK_EQ(mb_open(0, config, &second), MB_ERR_BUSY);
+    CHECK_PTR_EQ(second, NULL);
+    rt_close(dev);
+    unlink(path);
+}
