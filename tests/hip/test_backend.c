@@ -227,6 +227,21 @@ TEST(failures_change_nothing)
     rig_close(&r);
 }
 
+/* What the caller left mapped, held and reserved is given back at the end. */
+TEST(close_takes_everything_back)
+{
+    struct rig r;
+    mb_pfn pfns[SLOTS];
+
+    rig_open(&r);
+    list(&r, pfns);
+    struct mb_hw_cmd map = leaves(&r, 0, SLOTS, pfns), clear = leaves(&r, 0, 2, NULL);
+    RT_OK(r.hw->submit(r.dev, r.stream, &map, 1));
+    RT_OK(r.hw->submit(r.dev, r.stream, &clear, 1));
+    r.hw->close(r.dev);
+    fake_check_empty();
+}
+
 TEST(refuses_what_it_cannot_do)
 {
     struct mb_hw_config config = {.tables = "inline"};

@@ -53,7 +53,7 @@ struct mb_hip_slab {
     uint32_t frames;
 };
 
-/* Addresses that had to be reserved larger than asked, to be aligned. */
+/* Reserved addresses; HIP may have given more than was asked, to be aligned. */
 struct mb_hip_reserve {
     struct mb_hip_reserve *next; /* dev->table_lock */
     uint64_t va;                 /* what was given to the caller */
@@ -70,6 +70,7 @@ struct mb_hip_slot {
 
 /* What one tree_adopt made; the view's cookie. */
 struct mb_hip_window {
+    struct mb_hip_window *next; /* dev->map_lock */
     mb_va va;
     uint32_t slots;
     struct mb_hip_slot *slot; /* dev->map_lock */
@@ -118,6 +119,7 @@ struct mb_hip {
     uint64_t frame_count;
 
     pthread_mutex_t map_lock; /* windows' slots, the queue of leaves, mapping in windows */
+    struct mb_hip_window *windows;
     struct mb_hip_leave *leave, **leave_last;
     uint64_t leave_number;        /* of the latest leave; map_lock */
     pthread_cond_t leave_changed; /* work for the worker, or work done by it */
@@ -174,7 +176,9 @@ enum mb_err mb__hip_slab_release(struct mb_hw_dev *hw, struct mb_hw_slab *out);
 enum mb_err mb__hip_set_access(struct mb_hip *dev, uint64_t va, uint64_t bytes, int access);
 /* The handle of a frame of ours, or NULL. */
 hip_mem mb__hip_handle_of(const struct mb_hip *dev, mb_pfn pfn);
-void mb__hip_drop_slabs(struct mb_hip *dev);
+/* At closing, after the windows: what the caller left. live: HIP may be called. */
+void mb__hip_drop_slabs(struct mb_hip *dev, bool live);
+void mb__hip_drop_reserves(struct mb_hip *dev, bool live);
 
 /* --- tables.c --- */
 enum mb_err mb__hip_tables_start(struct mb_hip *dev);
@@ -182,6 +186,8 @@ void mb__hip_tables_stop(struct mb_hip *dev);
 enum mb_err mb__hip_tree_adopt(struct mb_hw_dev *hw, mb_va va, uint64_t bytes,
                                struct mb_hw_view *out);
 void mb__hip_tree_disown(struct mb_hw_dev *hw, struct mb_hw_view *view);
+/* At closing, when the worker has ended. live: HIP may be called. */
+void mb__hip_drop_windows(struct mb_hip *dev, bool live);
 enum mb_err mb__hip_submit(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
                            const struct mb_hw_cmd *cmds, unsigned count);
 enum mb_err mb__hip_read_slots(struct mb_hw_dev *hw, const struct mb_hw_view *view, uint32_t first,

@@ -5,7 +5,7 @@
  * How       A slab is one handle per frame, as a handle can only be mapped whole and from offset 0. Frame numbers
  *           are made up: HIP tells no physical addresses.
  * Alignment hipMemAddressReserve takes an alignment, but older runtimes do not look at it. A range that came
- *           unaligned is given back, and one with room to align is taken instead.
+ *           unaligned is given back, and one with room to align is taken instead. Every range is remembered.
  * Locking   dev->table_lock for lists, figures and frame_handle; HIP's calls are made outside of it.
  */
 #include "hw/hip/hip.h"
@@ -14,55 +14,38 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/log.h"
-
 /* ------------------------------------------------------------ addresses */
 
-/* Takes bytes + align and remembers what HIP has to get back. */
-static enum mb_err reserve_wide(struct mb_hip *dev, uint64_t bytes, uint64_t align, mb_va *out)
+static void *give_back(struct mb_hip *dev, void *p, uint64_t bytes)
 {
-    struct mb_hip_reserve *r = calloc(1, sizeof(*r));
-    void *p = NULL;
-    enum mb_err err;
+    (void)mb__hip_result(dev, dev->hip->unreserve(p, bytes), "releasing addresses");
+    return NULL;
+}
 
-    if (!r)
-        return mb__hip_fail(MB_ERR_HOST_MEMORY, "no memory for the record of a reservation");
-    r->bytes = bytes + align;
-    err =
-        mb__hip_result(dev, dev->hip->reserve(&p, r->bytes, align, NULL, 0), "reserving addresses");
-    if (err) {
-        free(r);
-        return err;
+/* Fills the record. Asks for the alignment, and for room to align when that was not heeded. */
+static enum mb_err reserve(struct mb_hip *dev, uint64_t bytes, uint64_t align,
+                           struct mb_hip_reserve *r)
+{
+    void *p = NULL;
+    enum mb_err err = MB_OK;
+
+    r->bytes = bytes;
+    for (unsigned wide = 0; !err && !p && wide < 2; wide++) {
+        r->bytes = bytes + (wide ? align : 0);
+        err = mb__hip_result(dev, dev->hip->reserve(&p, r->bytes, align, NULL, 0),
+                             "reserving addresses");
+        if (!err && !wide && (uintptr_t)p % align)
+            p = give_back(dev, p, r->bytes);
     }
     r->base = (uintptr_t)p;
     r->va = (r->base + align - 1) & ~(align - 1);
-    pthread_mutex_lock(&dev->table_lock);
-    r->next = dev->reserves;
-    dev->reserves = r;
-    pthread_mutex_unlock(&dev->table_lock);
-    *out = mb__va(r->va);
-    return MB_OK;
-}
-
-static enum mb_err reserve(struct mb_hip *dev, uint64_t bytes, uint64_t align, mb_va *out)
-{
-    void *p = NULL;
-    enum mb_err err =
-        mb__hip_result(dev, dev->hip->reserve(&p, bytes, align, NULL, 0), "reserving addresses");
-
-    if (err)
-        return err;
-    if ((uintptr_t)p % align == 0) {
-        *out = mb__va((uintptr_t)p);
-        return MB_OK;
-    }
-    err = mb__hip_result(dev, dev->hip->unreserve(p, bytes), "releasing addresses");
-    return err ? err : reserve_wide(dev, bytes, align, out);
+    return err;
 }
 
 enum mb_err mb__hip_va_reserve(struct mb_hw_dev *hw, uint64_t bytes, uint64_t align, mb_va *out)
 {
     struct mb_hip *dev = mb__hip(hw);
+    struct mb_hip_reserve *r;
     struct mb_hip_scope scope;
     enum mb_err err;
 
@@ -75,15 +58,27 @@ enum mb_err mb__hip_va_reserve(struct mb_hw_dev *hw, uint64_t bytes, uint64_t al
         return mb__hip_fail(MB_ERR_NO_ADDRESS,
                             "reserving %" PRIu64 " bytes: at most %" PRIu64 " are allowed", bytes,
                             dev->base.caps.va_bytes);
+    r = calloc(1, sizeof(*r));
+    if (!r)
+        return mb__hip_fail(MB_ERR_HOST_MEMORY, "no memory for the record of a reservation");
     err = mb__hip_enter(dev, &scope);
-    if (err)
-        return err;
-    err = reserve(dev, bytes, align, out);
-    mb__hip_leave(dev, &scope);
-    return err == MB_ERR_NO_MEMORY ? mb__fail(MB_ERR_NO_ADDRESS, "%s", mb_error_detail()) : err;
+    if (!err) {
+        err = reserve(dev, bytes, align, r);
+        mb__hip_leave(dev, &scope);
+    }
+    if (err) {
+        free(r);
+        return err == MB_ERR_NO_MEMORY ? mb__fail(MB_ERR_NO_ADDRESS, "%s", mb_error_detail()) : err;
+    }
+    *out = mb__va(r->va);
+    pthread_mutex_lock(&dev->table_lock);
+    r->next = dev->reserves;
+    dev->reserves = r;
+    pthread_mutex_unlock(&dev->table_lock);
+    return MB_OK;
 }
 
-/* What HIP gave for `va`; the record, if there is one, is unlinked and owned by the caller. */
+/* The record of a reservation, unlinked and the caller's; NULL: there is none. */
 static struct mb_hip_reserve *take_record(struct mb_hip *dev, uint64_t va)
 {
     struct mb_hip_reserve *r = NULL;
@@ -103,23 +98,35 @@ static struct mb_hip_reserve *take_record(struct mb_hip *dev, uint64_t va)
 enum mb_err mb__hip_va_release(struct mb_hw_dev *hw, mb_va va, uint64_t bytes)
 {
     struct mb_hip *dev = mb__hip(hw);
-    struct mb_hip_reserve *wide;
+    struct mb_hip_reserve *r;
     struct mb_hip_scope scope;
-    uint64_t base = va.addr;
     enum mb_err err = mb__hip_enter(dev, &scope);
 
     if (err)
         return err;
-    wide = take_record(dev, va.addr);
-    if (wide) {
-        base = wide->base;
-        bytes = wide->bytes;
+    r = take_record(dev, va.addr);
+    if (r) {
+        err = mb__hip_result(dev, dev->hip->unreserve((void *)(uintptr_t)r->base, r->bytes),
+                             "releasing addresses");
+        free(r);
+    } else {
+        err = mb__hip_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " + %" PRIu64 " bytes are not reserved",
+                           va.addr, bytes);
     }
-    free(wide);
-    err = mb__hip_result(dev, dev->hip->unreserve((void *)(uintptr_t)base, bytes),
-                         "releasing addresses");
     mb__hip_leave(dev, &scope);
     return err;
+}
+
+void mb__hip_drop_reserves(struct mb_hip *dev, bool live)
+{
+    while (dev->reserves) {
+        struct mb_hip_reserve *r = dev->reserves;
+
+        dev->reserves = r->next;
+        if (live)
+            (void)give_back(dev, (void *)(uintptr_t)r->base, r->bytes);
+        free(r);
+    }
 }
 
 /* ------------------------------------------------------------ frames */
@@ -328,11 +335,17 @@ enum mb_err mb__hip_slab_release(struct mb_hw_dev *hw, struct mb_hw_slab *out)
     return MB_OK;
 }
 
-void mb__hip_drop_slabs(struct mb_hip *dev)
+void mb__hip_drop_slabs(struct mb_hip *dev, bool live)
 {
     while (dev->slabs) {
-        mb__log(MB_LOG_DEBUG, "hip", "closing with a slab of %u frames (" MB_HIP_NOTE ")",
-                dev->slabs->frames);
-        drop_slab(dev, dev->slabs);
+        struct mb_hip_slab *slab = dev->slabs;
+
+        if (live) {
+            drop_slab(dev, slab);
+            continue;
+        }
+        dev->slabs = slab->next;
+        free(slab->handles);
+        free(slab);
     }
 }

@@ -213,12 +213,6 @@ static void destroy(struct mb_hip *dev)
 {
     mb__hip_streams_fini(dev);
     mb__hip_work_fini(dev);
-    while (dev->reserves) {
-        struct mb_hip_reserve *r = dev->reserves;
-
-        dev->reserves = r->next;
-        free(r);
-    }
     pthread_mutex_destroy(&dev->stream_lock);
     pthread_mutex_destroy(&dev->table_lock);
     pthread_mutex_destroy(&dev->map_lock);
@@ -292,6 +286,7 @@ static void close_device(struct mb_hw_dev *hw)
 {
     struct mb_hip *dev = mb__hip(hw);
     struct mb_hip_scope scope;
+    bool live;
 
     if (getpid() != dev->owner) /* the parent's: nothing of it is ours to touch */
         return;
@@ -299,13 +294,14 @@ static void close_device(struct mb_hw_dev *hw)
         mb__log(MB_LOG_WARN, "hip", "closing: %s", mb_error_detail());
     mb__hip_settle(dev);
     mb__hip_tables_stop(dev);
-    if (!mb__hip_enter(dev, &scope)) {
-        mb__hip_drop_slabs(dev);
-        mb__log(MB_LOG_DEBUG, "hip",
-                "%" PRIu64 " batches waited for their stream (" MB_HIP_NOTE ")",
-                atomic_load(&dev->waits));
+    live = !mb__hip_enter(dev, &scope);
+    mb__hip_drop_windows(dev, live);
+    mb__hip_drop_slabs(dev, live);
+    mb__hip_drop_reserves(dev, live);
+    mb__log(MB_LOG_DEBUG, "hip", "%" PRIu64 " batches waited for their stream (" MB_HIP_NOTE ")",
+            atomic_load(&dev->waits));
+    if (live)
         mb__hip_leave(dev, &scope);
-    }
     destroy(dev);
 }
 

@@ -513,6 +513,10 @@ enum mb_err mb__hip_tree_adopt(struct mb_hw_dev *hw, mb_va va, uint64_t bytes,
     w->slots = (uint32_t)(bytes >> MB_FRAME_SHIFT);
     for (uint32_t i = 0; i < w->slots; i++)
         w->slot[i] = (struct mb_hip_slot){.pfn = MB_NO_PFN};
+    pthread_mutex_lock(&dev->map_lock);
+    w->next = dev->windows;
+    dev->windows = w;
+    pthread_mutex_unlock(&dev->map_lock);
     *out =
         (struct mb_hw_view){.va = va,
                             .bytes = bytes,
@@ -521,6 +525,26 @@ enum mb_err mb__hip_tree_adopt(struct mb_hw_dev *hw, mb_va va, uint64_t bytes,
                             .clear_pfn = MB_NO_PFN,
                             .cookie = (uintptr_t)w};
     return MB_OK;
+}
+
+/* map_lock held, or alone. Unmaps what is left and forgets the window. */
+static void drop_window(struct mb_hip *dev, struct mb_hip_window *w, bool live)
+{
+    struct mb_hip_window **at;
+
+    for (uint32_t i = 0; live && i < w->slots; i++) {
+        if (w->slot[i].handle)
+            (void)mb__hip_result(
+                dev,
+                dev->hip->mem_unmap((void *)(uintptr_t)(w->va.addr + i * MB_FRAME_BYTES),
+                                    MB_FRAME_BYTES),
+                "unmapping device memory");
+    }
+    for (at = &dev->windows; *at != w; at = &(*at)->next)
+        ;
+    *at = w->next;
+    free(w->slot);
+    free(w);
 }
 
 void mb__hip_tree_disown(struct mb_hw_dev *hw, struct mb_hw_view *view)
@@ -535,19 +559,16 @@ void mb__hip_tree_disown(struct mb_hw_dev *hw, struct mb_hw_view *view)
     }
     pthread_mutex_lock(&dev->map_lock);
     settle(dev, w);
-    for (uint32_t i = 0; i < w->slots; i++) {
-        if (w->slot[i].handle)
-            (void)mb__hip_result(
-                dev,
-                dev->hip->mem_unmap((void *)(uintptr_t)(w->va.addr + i * MB_FRAME_BYTES),
-                                    MB_FRAME_BYTES),
-                "unmapping device memory");
-    }
+    drop_window(dev, w, true);
     pthread_mutex_unlock(&dev->map_lock);
-    free(w->slot);
-    free(w);
     mb__hip_leave(dev, &scope);
     memset(view, 0, sizeof(*view));
+}
+
+void mb__hip_drop_windows(struct mb_hip *dev, bool live)
+{
+    while (dev->windows)
+        drop_window(dev, dev->windows, live);
 }
 
 /* What the slots show, in the form that GFX9 would hold: HIP does not let anyone read the entries themselves. */
