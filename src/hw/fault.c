@@ -30,6 +30,11 @@ struct fault_dev {
     uint64_t hits; /* atomic */
 };
 
+static _Thread_local struct {
+    enum mb_hw_fault_op op;
+    struct plan plan; /* at 0: none */
+} next;
+
 static struct fault_dev *of(struct mb_hw_dev *hw)
 {
     return (struct fault_dev *)hw;
@@ -202,6 +207,10 @@ enum mb_err mb__hw_fault_wrap(struct mb_hw_dev *inner, struct mb_hw_dev **out)
     dev->inner = inner;
     dev->hw.ops = &dev->ops;
     dev->hw.caps = inner->caps;
+    if (next.plan.at) {
+        dev->plan[next.op] = next.plan;
+        next.plan.at = 0;
+    }
     *out = &dev->hw;
     return MB_OK;
 }
@@ -220,6 +229,12 @@ void mb__hw_fault_set(struct mb_hw_dev *dev, enum mb_hw_fault_op op, uint64_t n,
     plan->lasting = lasting;
     plan->at = n;
     __atomic_store_n(&plan->uses, 0, __ATOMIC_RELEASE);
+}
+
+void mb__hw_fault_next(enum mb_hw_fault_op op, uint64_t n, enum mb_err err, bool lasting)
+{
+    next.op = op;
+    next.plan = (struct plan){.at = n, .err = err, .lasting = lasting};
 }
 
 uint64_t mb__hw_fault_uses(struct mb_hw_dev *dev, enum mb_hw_fault_op op)

@@ -261,6 +261,23 @@ static enum mb_err take_addresses(struct mb_pool *pool, struct mb__window *windo
     return mb__alloc_va(dev->vm, bytes, 0, &window->va);
 }
 
+/* Nobody will have the window after all, though its map has been submitted: a record of its own stands for
+ * it until the entries are cleared. */
+static void abandon(struct mb_device *dev, const struct mb__window *window)
+{
+    struct mb__window *left = malloc(sizeof(*left));
+
+    if (!left) {
+        mb__log(MB_LOG_WARN, "runtime", "a window stays mapped until the device is closed");
+        return;
+    }
+    *left = *window;
+    left->count = 0;
+    mb__tree_insert(&dev->windows, &left->by_va, left->va.addr, 0);
+    if (!unmap_window(dev, left))
+        make_zombie(dev, left);
+}
+
 static enum mb_err map_window(struct mb__request *req, struct mb__window *window)
 {
     struct mb_device *dev = req->dev;
@@ -285,6 +302,8 @@ static enum mb_err map_window(struct mb__request *req, struct mb__window *window
     if (!req->stream) {
         err = dev->hw->ops->fence_wait_host(dev->hw, window->mapped, 0);
         window->mapped_on = NULL;
+        if (err)
+            abandon(dev, window);
     }
     mb__hist_record(&dev->map_hist, mb__now_ns() - start);
     mb__note_held(dev); /* addresses may have cost donors */

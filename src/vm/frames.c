@@ -204,12 +204,15 @@ static enum mb_err over_limit(const struct mb_vm *vm, uint32_t need, uint32_t le
 /* Takes slabs so that take_runs() can succeed afterwards. */
 static enum mb_err grow_for(struct mb_vm *vm, uint32_t frames, unsigned flags, unsigned capacity)
 {
-    uint32_t left = (uint32_t)(vm->limit_bytes >> MB_FRAME_SHIFT) - vm->held;
+    uint32_t left, back = 0;
     uint32_t step = (uint32_t)(vm->hw->caps.slab_step_bytes >> MB_FRAME_SHIFT);
     bool one = (flags & MB_PFN_CONTIGUOUS) || capacity == 1;
     uint32_t ask = one ? frames : frames - in_largest_runs(vm, capacity - 1);
     uint32_t at = 0, need = 0, room = 0, want;
 
+    /* What an earlier failure left half-way counts as held until it has gone back. */
+    mb__zombies_retry(vm, &back);
+    left = (uint32_t)(vm->limit_bytes >> MB_FRAME_SHIFT) - vm->held;
     /* Pieces of the pool are part of a non-contiguous request; the new frames are one run more. */
     if (!find_home(vm, ask, one, flags & MB_PFN_NEAR_HIGH, &at, &need, &room))
         return no_room(vm, ask);

@@ -367,6 +367,8 @@ void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool bec
 /* Takes slabs of together at least `need` frames, with homes from `at` on; `want` as far as
  * possible. */
 enum mb_err mb__grow(struct mb_vm *vm, uint32_t at, uint32_t need, uint32_t want);
+/* Gives slabs back that an earlier failure left half-way, as far as possible. *released grows by frames. */
+void mb__zombies_retry(struct mb_vm *vm, uint32_t *released);
 enum mb_err mb__trim(struct mb_vm *vm, uint32_t keep, uint32_t *released);
 void mb__slabs_close(struct mb_vm *vm, bool alive);
 

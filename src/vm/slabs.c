@@ -427,7 +427,7 @@ static uint32_t highest_free(const struct mb_vm *vm, uint32_t below)
 }
 
 /* Slabs left half-way by an earlier failure; the error, if any, is that of the first. */
-static void retry_zombies(struct mb_vm *vm, uint32_t *released)
+void mb__zombies_retry(struct mb_vm *vm, uint32_t *released)
 {
     for (uint32_t id = 1; id < vm->slabs.count; id++) {
         struct mb__span span = {id, vm->slabs.data[id].frames};
@@ -473,7 +473,7 @@ enum mb_err mb__trim(struct mb_vm *vm, uint32_t keep, uint32_t *released)
 {
     enum mb_err err;
 
-    retry_zombies(vm, released);
+    mb__zombies_retry(vm, released);
     err = choose(vm, keep);
     if (err || !vm->taken.count)
         return err;
