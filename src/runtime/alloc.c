@@ -25,7 +25,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "runtime/debug.h"
-#include "runtime/runtime.h"
+#include "runtime/watch.h"
 
 enum {
     BLOCK_CHUNK = 128,
@@ -298,6 +298,7 @@ static void publish(struct mb__request *req, uint64_t requested)
     mb__table_put(&dev->table, block->addr, block);
     mb__account(req->pool, 1, (int64_t)requested, (int64_t)req->bytes);
     mb__note_frames(dev);
+    mb__watch_show(dev, block);
     dev->counters.mallocs++;
 }
 
@@ -374,6 +375,7 @@ void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb_
         lane = pool->lanes[stream->index]; /* made when the block was freed */
     if (stream && ticket > stream->freed)
         stream->freed = ticket;
+    mb__watch_hide(dev, block);
     if (block->window) {
         mb__window_cache(pool, block->window, stream, ticket, order);
         pool->stitched_live--;
@@ -460,6 +462,8 @@ static void unpublish(struct mb_device *dev, struct mb__block *block, struct mb_
     mb__fold(block->pool);
     mb__account(block->pool, -1, -(int64_t)block->requested, -(int64_t)block->bytes);
     mb__table_del(&dev->table, block->addr);
+    mb__watch_note(dev, MB_HOOK_FREE, block->addr, block->requested,
+                   stream ? stream->native : NULL);
     for (unsigned i = 0; block->uses && i < block->uses->count; i++)
         ((struct mb__stream *)block->uses->points[i].stream)->named--;
     mb__order_unref(block->uses);

@@ -169,7 +169,7 @@ bool mb__bins_malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t reque
         bin->count--;
         bin->used_at = shard->clock++;
         add_bytes(shard, bytes, -(int64_t)bytes);
-        block->requested = requested;
+        __atomic_store_n(&block->requested, requested, __ATOMIC_RELAXED);
         __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELAXED);
         account_malloc(&pool->accounts[index], requested, bytes);
         *out = (void *)(uintptr_t)block->addr;

@@ -18,6 +18,7 @@
 #include "runtime/debug.h"
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
+#include "runtime/watch.h"
 
 enum {
     BIN_BYTES = 8 << 20, /* default of cache_bytes: */
@@ -205,6 +206,7 @@ static void free_records(struct mb_device *dev)
     MB_VEC_FREE(&dev->ranges);
     MB_VEC_FREE(&dev->pieces);
     MB_VEC_FREE(&dev->pfns);
+    mb__watch_fini(dev);
     free(dev->shards);
     shell_put(dev);
 }
@@ -239,6 +241,8 @@ enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **
     if (err)
         goto undo_hw;
     err = open_parts(dev);
+    if (!err)
+        err = mb__watch_open(dev);
     if (err)
         goto undo_parts;
     __atomic_store_n(&dev->magic, MB__DEVICE_MAGIC, __ATOMIC_RELEASE);

@@ -15,7 +15,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "runtime/debug.h"
-#include "runtime/runtime.h"
+#include "runtime/watch.h"
 
 #define FRAME MB_FRAME_BYTES
 
@@ -117,6 +117,7 @@ static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes)
             mb__alloc_pfn(pool->dev->vm, pool->id, frames, MB_PFN_NEAR_HIGH, runs, frames, &count);
     for (unsigned i = 0; !err && i < count; i++) {
         mb__heap_add(&pool->heap, &pool->ready, runs[i].home.addr, runs[i].frames * FRAME);
+        mb__watch_note(pool->dev, MB_HOOK_GROW, runs[i].home.addr, runs[i].frames * FRAME, NULL);
         if (mb__debug_poison(pool->dev, runs[i].home.addr, runs[i].frames * FRAME, NULL))
             mb__log(MB_LOG_WARN, "runtime", "poison: %s", mb_error_detail());
     }
@@ -177,6 +178,7 @@ static bool release_node(struct mb_pool *pool, struct mb__node *node,
         return false;
     }
     mb__heap_remove(&pool->heap, node, first, last - first);
+    mb__watch_note(pool->dev, MB_HOOK_TRIM, first, last - first, NULL);
     *bytes -= last - first < *bytes ? last - first : *bytes;
     return true;
 }

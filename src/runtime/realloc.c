@@ -9,11 +9,14 @@
  *
  * The caller promises, as for mb_free(), that the device is not using the block.
  *
+ * To those who watch, a resize is a free and a malloc, and so is a failed one, of the same size.
+ *
  * Locking: takes the device's lock; dropped between the parts of a copy, during which the old block
  * stands.
  */
 #include "base/err.h"
 #include "runtime/info.h"
+#include "runtime/watch.h"
 
 #define FRAME MB_FRAME_BYTES
 
@@ -126,7 +129,11 @@ static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t request
     *pool = block->pool;
     if (block->pins)
         return MB_ERR_NO_MEMORY; /* aliases show its frames: leave them alone */
+    mb__watch_note(dev, MB_HOOK_FREE, block->addr, block->requested, NULL);
+    mb__watch_hide(dev, block);
     err = resize(dev, block, requested);
+    mb__watch_show(dev, block);
+    mb__watch_note(dev, MB_HOOK_MALLOC, block->addr, block->requested, NULL);
     if (!err)
         *out = (void *)(uintptr_t)block->addr;
     return err;
@@ -159,6 +166,7 @@ enum mb_err mb__realloc(struct mb_device *dev, void *ptr, uint64_t requested, vo
     err = mb__malloc(dev, pool, requested, true, NULL, &new);
     if (err)
         return err;
+    mb__watch_note(dev, MB_HOOK_MALLOC, (uint64_t)(uintptr_t)new, requested, NULL);
     err = copy_over(dev, new, ptr, old_bytes < requested ? old_bytes : requested);
     if (err) {
         (void)mb__free(dev, new, true, NULL);

@@ -8,6 +8,7 @@
  *   table.c    address -> block                  vmm.c      reserve, map, alias, sleep
  *   stats.c    counters and histograms           realloc.c  other sizes for a block
  *   debug.c    red zones, poison, leaks          info.c     queries, device work
+ *   watch.c    trace, history, hook              snapshot.c what is allocated, as a file
  *   oom.c      the report of a failure           check.c    every invariant
  *   heap.c, plan.c, tree.h                       pure data structures below them
  *
@@ -78,6 +79,10 @@ struct mb__config {
     uint64_t window_bytes;      /* of cached windows per pool; 0: the device's memory */
     uint64_t release_threshold; /* of the default pool */
     uint64_t wait_ns;           /* longest host wait inside a failing request */
+    uint64_t history;           /* events kept for snapshots; 0: none */
+    bool trace_rmm;             /* the trace is written as RMM writes it */
+    char trace[256];            /* file to write; "": none */
+    char nvtx[256];             /* "yes", path of a library, or "": no ranges */
 };
 
 /* ------------------------------------------------------------------ streams */
@@ -275,6 +280,7 @@ struct mb_device {
     struct mb__vmm *vmm;
     mb_remap_hook hook;
     void *hook_user;
+    struct mb__watch *watch; /* NULL: nobody looks on; set once (atomic); owned */
 };
 
 #define MB__DEVICE_MAGIC 0x6d6f6f6eu

@@ -22,7 +22,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "runtime/runtime.h"
+#include "runtime/watch.h"
 
 #define FRAME MB_FRAME_BYTES
 
@@ -346,6 +346,8 @@ static enum mb_err compose(struct mb__request *req, const struct mb__range *piec
     mb__tree_insert(&dev->windows, &window->by_va, window->va.addr, 0);
     occupy(req, window);
     dev->counters.stitches++;
+    mb__watch_note(dev, MB_HOOK_STITCH, req->block->addr, req->bytes,
+                   req->stream ? req->stream->native : NULL);
     return MB_OK;
 }
 
@@ -671,6 +673,7 @@ static void move_to_window(struct mb__request *req, struct mb__window *window, s
     mb__tree_insert(&dev->windows, &window->by_va, window->va.addr, 0);
     mb__table_put(&dev->table, block->addr, block);
     dev->counters.stitches++;
+    mb__watch_note(dev, MB_HOOK_STITCH, block->addr, window->bytes, NULL);
 }
 
 /* Plans the continuation into dev->pieces behind the block's own ranges. *rest: bytes of the
