@@ -14,6 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A row ends then, once it has a few samples. */
+#define ROW_LIMIT_NS ((uint64_t)300000000)
+
 enum {
     OBJECTS = 4, /* memory objects that take turns */
     SAMPLES_MAX = 400,
@@ -161,10 +164,11 @@ static enum mb_err before(struct api *api, enum op_kind kind)
 
 static enum mb_err bench_mapping(struct api *api, const char *name, enum op_kind kind, bool by_page)
 {
-    unsigned samples = by_page && api->samples > 60 ? 60 : api->samples, taken = 0;
+    unsigned taken = 0;
+    uint64_t started = cli_now_ns();
     enum mb_err err = MB_OK;
 
-    for (unsigned i = 0; !err && i < samples + 3; i++) {
+    for (unsigned i = 0; !err && i < api->samples + 3; i++) {
         unsigned count;
         uint64_t start, back;
 
@@ -178,6 +182,8 @@ static enum mb_err bench_mapping(struct api *api, const char *name, enum op_kind
         api->aliased = !err && kind == API_ALIAS;
         if (!err)
             err = mb_stream_sync(api->dev, api->stream);
+        if (taken >= 5 && !api->modelled && cli_now_ns() - started > ROW_LIMIT_NS)
+            break;
         if (i < 3)
             continue;
         api->host[taken] = (double)(back - start) / 1e3;
@@ -314,8 +320,6 @@ enum mb_err bench_api(unsigned device, const char *config, const struct mb_bench
     api->modelled = strcmp(mb_device_backend(api->dev), "sim") == 0;
     api->page = mb_page_bytes(api->dev);
     api->samples = options->samples ? options->samples : api->modelled ? 20 : 200;
-    if (strcmp(mb_device_tables(api->dev), "driver") == 0)
-        api->samples = api->samples < 5 ? api->samples : 5;
     api->samples = api->samples < SAMPLES_MAX ? api->samples : SAMPLES_MAX;
     err = mb_stream_create(api->dev, &api->stream);
     for (unsigned i = 0; !err && i < count; i++)

@@ -8,16 +8,20 @@
  * TIMES        host: the calling thread is blocked. complete: until the stream has passed the batch.
  *              used: until a kernel behind it has stored to every page. complete and used are
  *              separate iterations, as waiting in between would hide what overlaps.
- * ORDER        MoonBright's and the vendor's iterations do not alternate: each way is measured in a
- *              row, as programs use one of them. All rows of a run share one process and context.
+ * ORDER        The vendor's ways come first, in a context in which MoonBright has no helper channel, as
+ *              a program without it would see them; then MoonBright's. Each way is measured in a row,
+ *              as programs use one of them. What device tables cost the vendor's calls is a row of
+ *              its own, in bench_beside.c.
  */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "probe/bench.h"
 
+#define ROW_LIMIT_NS ((uint64_t)300000000)
 static const uint64_t default_sizes[] = {2ull << 20,   16ull << 20, 128ull << 20,
                                          512ull << 20, 2ull << 30,  4ull << 30};
 
@@ -74,6 +78,12 @@ void mb__bench_skip(struct mb_bench *b, const char *what, const char *how, uint6
 {
     b->series->count = 0;
     mb__bench_tell(b, what, how, bytes, b->series, mb_error_detail(), NAN);
+}
+
+/* A row takes no longer than this once it has a few samples, so that a run has a foreseeable end. */
+static bool late(const struct mb_bench *b, uint64_t started, unsigned samples)
+{
+    return !b->lab.ops->modelled && samples >= 5 && mb__now_ns() - started > ROW_LIMIT_NS;
 }
 
 /* ------------------------------------------------------------ batches */
@@ -152,16 +162,12 @@ static enum mb_err bench_kind(struct mb_bench *b, const struct kind *k, uint64_t
 {
     uint32_t count = (uint32_t)(bytes >> MB_FRAME_SHIFT);
     unsigned samples = b->samples, warm = samples > 50 ? 10 : 2;
+    uint64_t started = mb__now_ns();
     enum mb_err err = MB_OK;
 
-    if (b->lab.hw->caps.host_blocking) {
-        /* The driver takes about 50 us for each of these. */
-        unsigned most = 1000000 / (100 * count) + 2;
-
-        samples = samples < most ? samples : most;
-        warm = 1;
-    }
-    for (unsigned i = 0; !err && i < samples + warm; i++) {
+    if (b->lab.hw->caps.host_blocking)
+        warm = 1; /* each takes long */
+    for (unsigned i = 0; !err && i < samples + warm && !late(b, started, b->series->count); i++) {
         double host = NAN, complete = NAN, used = NAN, ignored;
 
         err = prepare(b, k, count);
@@ -185,14 +191,10 @@ static enum mb_err bench_kind(struct mb_bench *b, const struct kind *k, uint64_t
 static enum mb_err vendor_way(struct mb_bench *b, const char *what, enum mb_lab_step step,
                               enum mb_lab_vendor way, uint64_t bytes)
 {
-    uint64_t frames = bytes >> MB_FRAME_SHIFT;
-    unsigned most = way == MB_LAB_VMM_SMALL ? (unsigned)(2000 / frames) + 5 : b->samples;
-    unsigned samples = b->samples < most ? b->samples : most;
+    uint64_t started = mb__now_ns();
     enum mb_err err = MB_OK;
 
-    if (way == MB_LAB_ASYNC_COLD || way == MB_LAB_VMM_ONE || way == MB_LAB_ALLOC)
-        samples = samples < 50 ? samples : 50;
-    for (unsigned i = 0; !err && i < samples + 1; i++) {
+    for (unsigned i = 0; !err && i < b->samples + 1 && !late(b, started, b->series->count); i++) {
         struct mb_lab_turn turn;
 
         err = b->lab.ops->vendor(&b->lab, way, bytes, 1u << step, &turn);
@@ -216,7 +218,7 @@ enum mb_err mb__bench_vendors(struct mb_bench *b, const char *what, enum mb_lab_
     unsigned last = allocates ? MB_LAB_VENDORS : MB_LAB_ALLOC;
     enum mb_err err = MB_OK;
 
-    for (unsigned way = 0; !err && !b->options->no_vendor && way < last; way++)
+    for (unsigned way = 0; !err && way < last; way++)
         err = vendor_way(b, what, step, (enum mb_lab_vendor)way, bytes);
     return err;
 }
@@ -252,27 +254,40 @@ static enum mb_err floors(struct mb_bench *b, uint64_t bytes)
 
 /* ------------------------------------------------------------ running */
 
-static enum mb_err bench_size(struct mb_bench *b, uint64_t bytes)
+static bool is_kind(const struct kind *k, const char *name)
+{
+    size_t length = strcspn(k->name, "+");
+
+    return strlen(name) == length && strncmp(k->name, name, length) == 0;
+}
+
+static enum mb_err our_rows(struct mb_bench *b)
+{
+    enum mb_err err = floors(b, b->most);
+
+    for (unsigned s = 0; !err && s < b->size_count; s++)
+        for (unsigned i = 0; !err && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+            if (is_kind(&kinds[i], b->options->name))
+                err = bench_kind(b, &kinds[i], b->sizes[s]);
+    return err;
+}
+
+static enum mb_err vendor_rows(struct mb_bench *b)
 {
     const char *name = b->options->name;
-    enum mb_lab_step step = MB_LAB_MAP;
     enum mb_err err = MB_OK;
-    bool known = false;
 
-    for (unsigned i = 0; !err && i < sizeof(kinds) / sizeof(kinds[0]); i++) {
-        size_t length = strcspn(kinds[i].name, "+");
-
-        if (strlen(name) != length || strncmp(kinds[i].name, name, length) != 0)
+    for (unsigned s = 0; !err && s < b->size_count; s++) {
+        for (unsigned i = 0; !err && i < sizeof(kinds) / sizeof(kinds[0]); i++)
+            if (strcmp(kinds[i].name, name) == 0)
+                err = mb__bench_vendors(b, name, kinds[i].vendor, b->sizes[s]);
+        if (strcmp(name, "alloc") != 0)
             continue;
-        known = true;
-        step = kinds[i].vendor;
-        err = bench_kind(b, &kinds[i], bytes);
+        err = mb__bench_vendors(b, "alloc", MB_LAB_MAP, b->sizes[s]);
+        if (!err)
+            err = mb__bench_vendors(b, "free", MB_LAB_UNMAP, b->sizes[s]);
     }
-    if (!err && strcmp(name, "alloc") == 0) {
-        err = mb__bench_vendors(b, "alloc", MB_LAB_MAP, bytes);
-        return err ? err : mb__bench_vendors(b, "free", MB_LAB_UNMAP, bytes);
-    }
-    return err || !known ? err : mb__bench_vendors(b, name, step, bytes);
+    return err;
 }
 
 static enum mb_err check_options(const struct mb_bench_options *o)
@@ -296,35 +311,70 @@ static enum mb_err check_options(const struct mb_bench_options *o)
     return MB_OK;
 }
 
-static enum mb_err open_bench(struct mb_bench *b, const char *backend,
-                              const struct mb_hw_config *config)
+static enum mb_err plan(struct mb_bench *b)
 {
     const struct mb_bench_options *o = b->options;
-    uint32_t slots;
-    enum mb_err err;
 
     b->sizes = o->sizes ? o->sizes : default_sizes;
     b->size_count = o->sizes ? o->size_count : sizeof(default_sizes) / sizeof(default_sizes[0]);
     for (unsigned i = 0; i < b->size_count; i++)
         b->most = b->sizes[i] > b->most ? b->sizes[i] : b->most;
-    slots = (uint32_t)(b->most >> MB_FRAME_SHIFT);
-    err = mb__lab_open(backend, config, o->seed, &b->lab);
+    b->series = calloc(1, sizeof(*b->series));
+    return b->series ? MB_OK : mb__fail(MB_ERR_HOST_MEMORY, "no memory for samples");
+}
+
+static enum mb_err open_bench(struct mb_bench *b, const char *backend,
+                              const struct mb_hw_config *config)
+{
+    enum mb_err err = mb__lab_open(backend, config, b->options->seed, &b->lab);
+
     if (err)
         return err;
-    b->samples = o->samples ? o->samples : b->lab.ops->modelled ? 20 : 300;
+    b->samples = b->options->samples ? b->options->samples : b->lab.ops->modelled ? 20 : 300;
     if (b->samples > MB_BENCH_SAMPLES - 20)
         b->samples = MB_BENCH_SAMPLES - 20;
+    return MB_OK;
+}
+
+/* The vendor's calls, where MoonBright has no helper channel. */
+static enum mb_err measure_vendor(struct mb_bench *b, const char *backend,
+                                  const struct mb_hw_config *config)
+{
+    struct mb_hw_config plain = *config;
+    enum mb_err err;
+
+    plain.tables = "driver";
+    err = open_bench(b, backend, &plain);
+    if (err)
+        return err;
+    err = strcmp(b->options->name, "beside") == 0 ? mb__bench_beside_vendor(b) : vendor_rows(b);
+    mb__lab_close(&b->lab);
+    return err;
+}
+
+static enum mb_err measure_ours(struct mb_bench *b, const char *backend,
+                                const struct mb_hw_config *config)
+{
+    uint32_t slots = (uint32_t)(b->most >> MB_FRAME_SHIFT);
+    enum mb_err err = open_bench(b, backend, config);
+
+    if (err)
+        return err;
     /* Twice as many frames as are mapped, so that a list is a choice as well as an order. */
     err = mb__lab_pool(&b->lab, 2 * slots + 64, (uint64_t)512 << 20);
     if (!err)
         err = mb__lab_window(&b->lab, slots);
     b->order = calloc(b->lab.frames + 1, sizeof(*b->order));
     b->list = calloc(b->lab.frames + 1, sizeof(*b->list));
-    b->series = calloc(1, sizeof(*b->series));
-    if (!err && (!b->order || !b->list || !b->series))
-        err = mb__fail(MB_ERR_HOST_MEMORY, "no memory for samples");
+    if (!err && (!b->order || !b->list))
+        err = mb__fail(MB_ERR_HOST_MEMORY, "no memory for lists of frames");
     for (uint32_t i = 0; b->order && i < b->lab.frames; i++)
         b->order[i] = i;
+    if (!err)
+        err = strcmp(b->options->name, "beside") == 0 ? mb__bench_beside(b) : our_rows(b);
+    mb__lab_close(&b->lab);
+    free(b->order);
+    free(b->list);
     return err;
 }
 
@@ -335,18 +385,12 @@ enum mb_err mb__bench_run(const char *backend, const struct mb_hw_config *config
     struct mb_bench b = {.options = options, .callback = callback, .user = user};
     enum mb_err err = check_options(options);
 
-    if (err)
-        return err;
-    err = open_bench(&b, backend, config);
-    if (!err && strcmp(options->name, "beside") == 0)
-        err = mb__bench_beside(&b);
-    else if (!err)
-        err = floors(&b, b.most);
-    for (unsigned i = 0; !err && strcmp(options->name, "beside") != 0 && i < b.size_count; i++)
-        err = bench_size(&b, b.sizes[i]);
-    mb__lab_close(&b.lab);
-    free(b.order);
-    free(b.list);
+    if (!err)
+        err = plan(&b);
+    if (!err && !options->no_vendor)
+        err = measure_vendor(&b, backend, config);
+    if (!err)
+        err = measure_ours(&b, backend, config);
     free(b.series);
     return err;
 }

@@ -4,6 +4,8 @@
  *
  * waits      A kernel that takes SPIN_NS runs on another stream while one call is made. Did the call
  *            come back, and had it taken effect, before that kernel ended? value: 1 if so.
+ * neighbour  The vendor's own calls while device tables are open; value: their time over that in a
+ *            context without.
  * slowdown   Random reads over all frames run on another stream while mappings are submitted as fast
  *            as the host can; value: their time with over without.
  * pending    Batches of several streams wait for a gate that the host holds shut; value: the rate of
@@ -11,12 +13,14 @@
  */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "probe/bench.h"
 
 #define SPIN_NS ((uint64_t)60000000)
+#define NEIGHBOUR_BYTES ((uint64_t)64 << 20)
 /* Streams that wait for a word hold one of the context's hardware queues each, and others that share
  * it wait with them: CUDA_DEVICE_MAX_CONNECTIONS of 32 leaves room for so many. */
 enum { DONE = MB_LAB_INVALIDATE | MB_LAB_MEMBAR, GATE = 9, PENDING_STREAMS = 16 };
@@ -89,10 +93,78 @@ static enum mb_err who_waits(struct mb_bench *b)
         err = beside_ours(b, "beside unmap", false, few);
     if (!err && count > few && !b->lab.hw->caps.host_blocking)
         err = beside_ours(b, "beside map", true, count);
-    if (b->lab.ops->modelled || b->options->no_vendor)
-        return err;
-    for (unsigned way = 0; !err && way < MB_LAB_VENDORS; way++)
-        err = beside_vendor(b, (enum mb_lab_vendor)way, (uint64_t)few << MB_FRAME_SHIFT);
+    return err;
+}
+
+/* ------------------------------------------------------------ what the vendor's calls lose */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+/* Medians of map and unmap of 64 MiB, nothing running beside. */
+static enum mb_err vendor_medians(struct mb_bench *b, enum mb_lab_vendor way, double out[2])
+{
+    enum { TURNS = 9 };
+    double ns[2][TURNS];
+    enum mb_err err = MB_OK;
+
+    for (unsigned i = 0; !err && i < TURNS + 1; i++) {
+        struct mb_lab_turn turn;
+
+        err = b->lab.ops->vendor(&b->lab, way, NEIGHBOUR_BYTES, 0, &turn);
+        if (!err && i) {
+            ns[0][i - 1] = turn.complete_ns[MB_LAB_MAP];
+            ns[1][i - 1] = turn.complete_ns[MB_LAB_UNMAP];
+        }
+    }
+    for (unsigned k = 0; !err && k < 2; k++) {
+        qsort(ns[k], TURNS, sizeof(double), by_value);
+        out[k] = ns[k][TURNS / 2];
+    }
+    return err;
+}
+
+/* The vendor's calls with device tables open, over those without. */
+static enum mb_err neighbours(struct mb_bench *b)
+{
+    enum mb_err err = MB_OK;
+
+    for (unsigned way = 0; !err && way < MB_LAB_VENDORS; way++) {
+        double now[2];
+
+        err = vendor_medians(b, (enum mb_lab_vendor)way, now);
+        for (unsigned k = 0; !err && k < 2; k++) {
+            double plain = k ? b->plain_unmap_ns[way] : b->plain_map_ns[way];
+
+            mb__bench_add(b->series, NAN, now[k], NAN);
+            mb__bench_tell(b, k ? "neighbour unmap" : "neighbour map",
+                           mb__lab_vendor_name((enum mb_lab_vendor)way), NEIGHBOUR_BYTES, b->series,
+                           "time over the time in a context without device tables", now[k] / plain);
+        }
+    }
+    return err;
+}
+
+enum mb_err mb__bench_beside_vendor(struct mb_bench *b)
+{
+    enum mb_err err = MB_OK;
+
+    if (b->lab.ops->modelled)
+        return MB_OK;
+    for (unsigned way = 0; !err && way < MB_LAB_VENDORS; way++) {
+        double plain[2];
+
+        err = vendor_medians(b, (enum mb_lab_vendor)way, plain);
+        if (err)
+            break;
+        b->plain_map_ns[way] = plain[0];
+        b->plain_unmap_ns[way] = plain[1];
+        err = beside_vendor(b, (enum mb_lab_vendor)way, NEIGHBOUR_BYTES);
+    }
     return err;
 }
 
@@ -295,6 +367,8 @@ enum mb_err mb__bench_beside(struct mb_bench *b)
 {
     enum mb_err err = who_waits(b);
 
+    if (!err && !b->lab.ops->modelled && !b->options->no_vendor)
+        err = neighbours(b);
     if (!err)
         err = slowdown(b);
     return err ? err : copies_beside(b);

@@ -30,7 +30,7 @@ json 'r["changed"] == 0 and r["not_run"] == 0 and r["confirmed"] == len(r["progr
 run 0 litmus --backend sim stale-valid membar
 says out "2 confirmed, 0 changed, 0 not run"
 run 1 litmus --backend sim --config model:mi210 stale-valid
-says out "rule group/valid says: stale to distance 15"
+says out "rule T1 says: stale to distance 15"
 run 2 litmus --backend sim stale-vali
 says err "did you mean stale-valid"
 

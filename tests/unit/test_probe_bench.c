@@ -8,7 +8,7 @@
 
 struct rows {
     unsigned count, vendor, skipped;
-    double host, complete; /* of the first row named `what` */
+    double host, complete; /* of MoonBright's row named `what` */
     const char *what;
 };
 
@@ -21,7 +21,7 @@ static void on_row(void *user, const struct mb_bench_row *row)
     r->count++;
     r->vendor += strncmp(row->how, "cuMem", 5) == 0 || strncmp(row->how, "CUDA", 4) == 0;
     r->skipped += row->samples == 0;
-    if (isnan(r->host) && strcmp(row->what, r->what) == 0) {
+    if (isnan(r->host) && strcmp(row->what, r->what) == 0 && strcmp(row->how, "simulated") == 0) {
         r->host = row->host.median_us;
         r->complete = row->complete.median_us;
     }
