@@ -467,11 +467,17 @@ enum mb_err mb__stream_sync(struct mb_device *dev, mb_stream native)
 
 enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
 {
-    struct mb_event *event = calloc(1, sizeof(*event));
+    struct mb_event *event = dev->spare_events;
 
+    if (event) {
+        dev->spare_events = event->next;
+        *event = (struct mb_event){0};
+    } else {
+        event = calloc(1, sizeof(*event));
+    }
     if (!event)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for an event");
-    event->dev = dev;
+    __atomic_store_n(&event->dev, dev, __ATOMIC_RELEASE);
     event->next = dev->events;
     if (event->next)
         event->next->prev = event;
@@ -482,20 +488,34 @@ enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
 
 bool mb__event_of(const struct mb_event *event, const struct mb_device *dev)
 {
-    return event && event->dev == dev;
+    return event && __atomic_load_n(&event->dev, __ATOMIC_ACQUIRE) == dev;
 }
 
 void mb__event_drop(struct mb_event *event)
 {
+    struct mb_device *dev = event->dev;
+
+    if (!dev) /* another thread was first */
+        return;
     if (event->prev)
         event->prev->next = event->next;
     else
-        event->dev->events = event->next;
+        dev->events = event->next;
     if (event->next)
         event->next->prev = event->prev;
-    event->dev = NULL;
+    __atomic_store_n(&event->dev, NULL, __ATOMIC_RELEASE);
     free(event->clock);
-    free(event);
+    event->clock = NULL;
+    event->prev = NULL;
+    event->next = dev->spare_events;
+    dev->spare_events = event;
+}
+
+/* The handle was looked at before the lock was taken. */
+static enum mb_err event_gone(const struct mb_event *event)
+{
+    return mb__fail(MB_ERR_INVALID, "%p is no event any more: another thread destroyed it",
+                    (const void *)event);
 }
 
 enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
@@ -504,8 +524,11 @@ enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
     struct mb__stream *stream;
     struct mb_hw_fence fence;
     uint64_t *clock = NULL;
-    enum mb_err err = mb__stream_get(dev, native, &stream);
+    enum mb_err err;
 
+    if (!dev)
+        return event_gone(event);
+    err = mb__stream_get(dev, native, &stream);
     if (err)
         return err;
     if (stream->clock_count) {
@@ -535,6 +558,8 @@ enum mb_err mb__event_wait(struct mb_event *event, mb_stream native)
     struct mb__stream *stream;
     enum mb_err err;
 
+    if (!dev)
+        return event_gone(event);
     if (!event->stream)
         return MB_OK; /* as in CUDA: waiting for an event never recorded waits for nothing */
     err = mb__stream_get(dev, native, &stream);
@@ -555,6 +580,12 @@ void mb__events_fini(struct mb_device *dev)
 
         dev->events = event->next;
         free(event->clock);
+        free(event);
+    }
+    while (dev->spare_events) {
+        struct mb_event *event = dev->spare_events;
+
+        dev->spare_events = event->next;
         free(event);
     }
 }

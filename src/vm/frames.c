@@ -330,13 +330,16 @@ static enum mb_err free_locked(struct mb_vm *vm, uint32_t owner, struct mb_run r
 
     if (err)
         return err;
-    wait = mb__wait_new(vm, MB__WAIT_FRAMES, count, 0);
-    if (!wait)
+    /* Without fences a free needs nothing, so that whoever has no other way can count on it. */
+    wait = count ? mb__wait_new(vm, MB__WAIT_FRAMES, count, 0) : NULL;
+    if (count && !wait)
         return MB_ERR_HOST_MEMORY;
     for (unsigned i = 0; i < count; i++)
         mb__wait_fence(wait, fences[i]);
-    wait->first = first;
-    wait->count = run.frames;
+    if (wait) {
+        wait->first = first;
+        wait->count = run.frames;
+    }
     for (uint32_t page = first; page < first + run.frames; page++) {
         struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
 
@@ -347,7 +350,10 @@ static enum mb_err free_locked(struct mb_vm *vm, uint32_t owner, struct mb_run r
     mb__trail_frames(vm, MB_AUDIT_GIVE, owner, first, run.frames);
     vm->owned -= run.frames;
     vm->draining += run.frames;
-    mb__wait_start(vm, wait);
+    if (wait)
+        mb__wait_start(vm, wait);
+    else
+        mb__frames_passed(vm, first, run.frames);
     return MB_OK;
 }
 
