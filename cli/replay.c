@@ -464,16 +464,10 @@ static void judge(struct replay *r)
 static void name_device(struct replay *r)
 {
     struct replay_result *result = r->result;
-    struct mb_backend_info list[16];
-    unsigned count = 0;
 
     snprintf(result->backend, sizeof(result->backend), "%s", mb_device_backend(r->dev));
     snprintf(result->tables, sizeof(result->tables), "%s", mb_device_tables(r->dev));
-    if (mb_backends(list, 16, &count))
-        return;
-    for (unsigned i = 0; i < count && i < 16; i++)
-        if (!strcmp(list[i].name, result->backend))
-            snprintf(result->device_name, sizeof(result->device_name), "%s", list[i].device_name);
+    snprintf(result->device_name, sizeof(result->device_name), "%s", mb_device_name(r->dev));
 }
 
 static int set_limit(struct replay *r)

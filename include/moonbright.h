@@ -103,6 +103,11 @@ struct mb_backend_info {
  * Opens nothing that changes the machine's state. Thread-safe. */
 MB_API enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigned *count);
 
+/* Devices of the backend that mb_open(.., config, ..) would take; their ordinals are 0 to *count - 1.
+ * Several may be open at once, and each has addresses of its own: a pointer of one given to another
+ * is MB_ERR_NOT_FOUND. `config` as there. */
+MB_API enum mb_err mb_device_count(const char *config, int *count);
+
 /*
  * Opens device `ordinal`. `config` is "key:value,key:value"; NULL or "" takes $MOONBRIGHT, then the
  * defaults; keys given in `config` win over the variable's. An unknown key or value is
@@ -160,8 +165,16 @@ enum mb_pool_attr {
     MB_POOL_RESERVED_HIGH,
     MB_POOL_USED_CURRENT,
     MB_POOL_USED_HIGH,
+    MB_POOL_KEEP, /* writable; 1: for a captured graph, see below. Set before the first block */
 };
 
+/*
+ * GRAPHS     What is allocated while a stream is captured must stay where it is until the graph is
+ *            destroyed, and what is freed there must not serve anybody else. A pool with MB_POOL_KEEP
+ *            does that: its blocks are never stitched, no stream waits, its memory is reused only in the
+ *            order of the stream that freed it or along events that MoonBright was told of, and
+ *            nothing of it goes elsewhere until the attribute is 0 again.
+ */
 MB_API enum mb_err mb_pool_create(mb_device dev, mb_pool *out);
 /* MB_ERR_BUSY while blocks of it live. */
 MB_API enum mb_err mb_pool_destroy(mb_pool pool);
@@ -391,6 +404,16 @@ struct mb_stats {
 };
 MB_API enum mb_err mb_stats_get(mb_device dev, struct mb_stats *out);
 MB_API enum mb_err mb_stats_reset_peaks(mb_device dev);
+
+enum mb_stats_format {
+    MB_STATS_TEXT, /* lines "key value" */
+    MB_STATS_JSON, /* one object, key: value */
+};
+/* The statistics by the names of PyTorch's memory_stats() (doc/statistics.md). *needed (may be NULL)
+ * gets the size with the terminating 0; capacity 0 only asks for it, one too small is
+ * MB_ERR_INVALID. */
+MB_API enum mb_err mb_stats_text(mb_device dev, enum mb_stats_format format, char *out,
+                                 size_t capacity, size_t *needed);
 
 /*
  * Writes what is allocated, and the last calls if history:N is configured, as a pickle in the

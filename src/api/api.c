@@ -21,6 +21,10 @@
 #include "runtime/vmm.h"
 #include "runtime/watch.h"
 
+enum {
+    MB_ORDINALS = 256, /* more GPUs than a machine has */
+};
+
 #define STRINGIFY(x) #x
 #define VERSION_TEXT(major, minor, patch) STRINGIFY(major) "." STRINGIFY(minor) "." STRINGIFY(patch)
 
@@ -45,6 +49,39 @@ static enum mb_err bad_device(const struct mb_device *dev, const char *call)
     do {                                                                                           \
         if (__builtin_expect(!(condition), 0))                                                     \
             return mb__fail(MB_ERR_INVALID, __VA_ARGS__);                                          \
+    } while (0)
+
+static __attribute__((noinline, cold)) enum mb_err
+seek_owner(const struct mb_device *dev, const void *ptr, const char *call, enum mb_err err)
+{
+    int owner = mb__device_owning(dev, (uint64_t)(uintptr_t)ptr);
+
+    if (owner < 0)
+        return err;
+    return mb__fail(err,
+                    "%s(%p): the address belongs to device %d, this is device %d; call it with the "
+                    "handle of device %d",
+                    call, ptr, owner, dev->config.hw.ordinal, owner);
+}
+
+/* A wrong pointer may be another device's: then the error names that device. No lock held. */
+static inline enum mb_err name_owner(const struct mb_device *dev, const void *ptr, const char *call,
+                                     enum mb_err err)
+{
+    return __builtin_expect(err == MB_ERR_NOT_FOUND, 0) ? seek_owner(dev, ptr, call, err) : err;
+}
+
+/* LOCKED for calls that take a pointer. */
+#define LOCKED_PTR(dev, ptr, expression)                                                           \
+    do {                                                                                           \
+        enum mb_err ptr_err;                                                                       \
+                                                                                                   \
+        mb__caller_set(__func__, NULL);                                                            \
+        mb__lock(&(dev)->lock);                                                                    \
+        ptr_err = (expression);                                                                    \
+        mb__unlock(&(dev)->lock);                                                                  \
+        mb__watch_deliver(dev);                                                                    \
+        return name_owner(dev, ptr, __func__, ptr_err);                                            \
     } while (0)
 
 /* Runs one expression under the device's lock and returns its result. */
@@ -88,6 +125,46 @@ enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigne
             list[i] = info;
     }
     *count = mb__hw_backend_count;
+    return MB_OK;
+}
+
+/* The backend that would serve `config`: the first one available at all. */
+static const struct mb_hw_backend *choose_backend(const struct mb__config *config)
+{
+    for (unsigned i = 0; i < mb__hw_backend_count; i++) {
+        const struct mb_hw_backend *backend = &mb__hw_backends[i];
+        struct mb_backend_info info = {0};
+
+        if (config->backend && strcmp(config->backend, backend->name) != 0)
+            continue;
+        backend->describe(0, &info);
+        if (info.available || config->backend)
+            return backend;
+    }
+    return NULL;
+}
+
+enum mb_err mb_device_count(const char *config, int *count)
+{
+    const struct mb_hw_backend *backend;
+    struct mb_backend_info info = {.available = true};
+    struct mb__config parsed;
+    int ordinal = 0;
+    enum mb_err err;
+
+    NEED(count, "mb_device_count: a place for the number is needed");
+    if (mb__in_fork())
+        return bad_device(NULL, __func__);
+    err = mb__config_read(0, config, &parsed);
+    if (err)
+        return err;
+    backend = choose_backend(&parsed);
+    for (; backend && ordinal < MB_ORDINALS; ordinal++) {
+        backend->describe(ordinal, &info);
+        if (!info.available)
+            break;
+    }
+    *count = ordinal;
     return MB_OK;
 }
 
@@ -324,7 +401,7 @@ enum mb_err mb_malloc(mb_device dev, size_t bytes, void **out)
 enum mb_err mb_free(mb_device dev, void *ptr)
 {
     ENTER(dev);
-    return ptr ? do_free(dev, ptr, true, NULL) : MB_OK;
+    return ptr ? name_owner(dev, ptr, __func__, do_free(dev, ptr, true, NULL)) : MB_OK;
 }
 
 enum mb_err mb_realloc(mb_device dev, void *ptr, size_t bytes, void **out)
@@ -332,7 +409,8 @@ enum mb_err mb_realloc(mb_device dev, void *ptr, size_t bytes, void **out)
     ENTER(dev);
     NEED(out, "mb_realloc: a place for the address is needed");
     mb__caller_set(__func__, NULL);
-    return ptr ? do_realloc(dev, ptr, bytes, out) : mb_malloc(dev, bytes, out);
+    return ptr ? name_owner(dev, ptr, __func__, do_realloc(dev, ptr, bytes, out))
+               : mb_malloc(dev, bytes, out);
 }
 
 enum mb_err mb_malloc_async(mb_device dev, size_t bytes, mb_stream stream, void **out)
@@ -345,13 +423,13 @@ enum mb_err mb_malloc_async(mb_device dev, size_t bytes, mb_stream stream, void 
 enum mb_err mb_free_async(mb_device dev, void *ptr, mb_stream stream)
 {
     ENTER(dev);
-    return ptr ? do_free(dev, ptr, false, stream) : MB_OK;
+    return ptr ? name_owner(dev, ptr, __func__, do_free(dev, ptr, false, stream)) : MB_OK;
 }
 
 enum mb_err mb_record_stream(mb_device dev, void *ptr, mb_stream stream)
 {
     ENTER(dev);
-    LOCKED(dev, mb__record_stream(dev, ptr, stream));
+    LOCKED_PTR(dev, ptr, mb__record_stream(dev, ptr, stream));
 }
 
 /* ------------------------------------------------------------------ pools */
@@ -433,7 +511,7 @@ enum mb_err mb_mem_reserve(mb_device dev, uint64_t bytes, uint64_t align, void *
 enum mb_err mb_mem_unreserve(mb_device dev, void *va, uint64_t bytes)
 {
     ENTER(dev);
-    LOCKED(dev, mb__vmm_unreserve(dev, va, bytes));
+    LOCKED_PTR(dev, va, mb__vmm_unreserve(dev, va, bytes));
 }
 
 enum mb_err mb_mem_create(mb_device dev, uint64_t bytes, mb_mem *out)
@@ -484,6 +562,11 @@ static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, uns
     mb__unlock(&dev->lock);
     if (!err)
         call_hook(dev, ops, count, stream, generation, hook, user);
+    for (unsigned i = 0; err == MB_ERR_NOT_FOUND && i < count; i++) {
+        const void *ptr = ops[i].kind == MB_ALIAS ? ops[i].src : ops[i].va;
+
+        (void)name_owner(dev, ptr, host ? "mb_mem_map" : "mb_mem_map_async", err);
+    }
     return err;
 }
 
@@ -520,7 +603,7 @@ static enum mb_err sleep_or_wake(struct mb_device *dev, void *va, uint64_t bytes
     mb__unlock(&dev->lock);
     if (!err)
         call_hook(dev, &range, 1, stream, generation, hook, user);
-    return err;
+    return name_owner(dev, va, wake ? "mb_mem_wake" : "mb_mem_sleep", err);
 }
 
 enum mb_err mb_mem_sleep(mb_device dev, void *va, uint64_t bytes, mb_stream stream)
@@ -539,7 +622,7 @@ enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_in
 {
     ENTER(dev);
     NEED(out, "mb_pointer_info: a place for the answer is needed");
-    LOCKED(dev, mb__pointer_info(dev, ptr, out));
+    LOCKED_PTR(dev, ptr, mb__pointer_info(dev, ptr, out));
 }
 
 enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user)
@@ -626,6 +709,14 @@ enum mb_err mb_stats_reset_peaks(mb_device dev)
     mb__stats_reset_peaks(dev);
     mb__unlock(&dev->lock);
     return MB_OK;
+}
+
+enum mb_err mb_stats_text(mb_device dev, enum mb_stats_format format, char *out, size_t capacity,
+                          size_t *needed)
+{
+    ENTER(dev);
+    NEED(out || !capacity, "mb_stats_text: a place for %zu bytes is needed", capacity);
+    LOCKED(dev, mb__stats_text(dev, format, out, capacity, needed));
 }
 
 enum mb_err mb_snapshot(mb_device dev, const char *path)

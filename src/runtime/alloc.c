@@ -97,6 +97,12 @@ struct hole {
     int64_t cost;          /* mb__place() */
 };
 
+static bool may_use(const struct mb__request *req, const struct mb__node *node)
+{
+    return req->pool->keep ? mb__node_ordered(req->stream, node)
+                           : mb__node_usable(req->stream, node);
+}
+
 /* Compares the closest fits of a lane. */
 static void search_lane(const struct mb__request *req, const struct mb__lane *lane,
                         struct hole *best)
@@ -111,7 +117,7 @@ static void search_lane(const struct mb__request *req, const struct mb__lane *la
         tries++;
         if (hole.node->bytes > most)
             break;
-        if (!mb__lane_is_own(lane, req->stream) && !mb__node_usable(req->stream, hole.node))
+        if (!mb__lane_is_own(lane, req->stream) && !may_use(req, hole.node))
             continue;
         hole.cost = mb__place((struct mb__range){hole.node->addr, hole.node->bytes}, req->bytes,
                               &hole.addr);
@@ -136,8 +142,9 @@ static uint64_t fragments(const struct mb__request *req)
 /* Would the block be better composed of fragments, because there are too many of them? */
 static bool should_compose(const struct mb__request *req, const struct hole *hole)
 {
-    return req->stream && req->bytes >= MB_FRAME_BYTES && hole->node->bytes != req->bytes &&
-           req->dev->config.growth != MB__GROWTH_FAST && !req->dev->hw->caps.host_blocking &&
+    return req->stream && !req->pool->keep && req->bytes >= MB_FRAME_BYTES &&
+           hole->node->bytes != req->bytes && req->dev->config.growth != MB__GROWTH_FAST &&
+           !req->dev->hw->caps.host_blocking &&
            fragments(req) > req->pool->heap.total_bytes / MB__FRAGMENT_SHARE;
 }
 
@@ -230,6 +237,7 @@ static enum mb_err released(struct mb__request *req)
 {
     if (req->grow_err == MB_ERR_LIMIT || !mb__release_others(req->dev, req->pool))
         return MB_ERR_NO_MEMORY;
+    req->dev->counters.retries++;
     return grown(req);
 }
 
@@ -242,15 +250,21 @@ static enum mb_err retry(struct mb__request *req)
 
 static enum mb_err waited(struct mb__request *req)
 {
-    if (!req->stream || !req->pool->internal_deps || !mb__wait_for_others(req->pool, req->stream))
+    if (!req->stream || req->pool->keep || !req->pool->internal_deps ||
+        !mb__wait_for_others(req->pool, req->stream))
         return MB_ERR_NO_MEMORY;
     return retry(req);
 }
 
 static enum mb_err after_host_wait(struct mb__request *req)
 {
-    enum mb_err err = mb__wait_on_host(req->dev);
+    enum mb_err err;
 
+    if (req->pool->keep)
+        return MB_ERR_NO_MEMORY; /* nothing that was captured has been executed */
+    req->dev->counters.retries++;
+    req->dev->counters.host_waits++;
+    err = mb__wait_on_host(req->dev);
     if (err) {
         mb__log(MB_LOG_INFO, "runtime", "host wait for pending frees: %s", mb_error_detail());
         return MB_ERR_NO_MEMORY;

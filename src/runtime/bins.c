@@ -137,6 +137,7 @@ static void account_malloc(struct mb__account *account, uint64_t requested, uint
     if (account->allocated > account->allocated_high)
         account->allocated_high = account->allocated;
     account->mallocs++;
+    account->malloc_bytes += bytes;
 }
 
 static void account_free(struct mb__account *account, uint64_t requested, uint64_t bytes)

@@ -26,6 +26,7 @@ enum {
 
 static pthread_mutex_t shells_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct mb_device *shells; /* closed ones; shells_lock */
+static struct mb_device *opened; /* open ones, by the same link; shells_lock */
 static bool in_fork;             /* set in the child, which has one thread then */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
@@ -80,6 +81,44 @@ static void shell_put(struct mb_device *dev)
     dev->next_shell = shells;
     shells = dev;
     pthread_mutex_unlock(&shells_lock);
+}
+
+static void enlist(struct mb_device *dev)
+{
+    pthread_mutex_lock(&shells_lock);
+    dev->next_shell = opened;
+    opened = dev;
+    pthread_mutex_unlock(&shells_lock);
+}
+
+static void delist(struct mb_device *dev)
+{
+    pthread_mutex_lock(&shells_lock);
+    for (struct mb_device **at = &opened; *at; at = &(*at)->next_shell) {
+        if (*at == dev) {
+            *at = dev->next_shell;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&shells_lock);
+}
+
+int mb__device_owning(const struct mb_device *not_this, uint64_t addr)
+{
+    int ordinal = -1;
+
+    /* A device on the list cannot close before it has left the list. */
+    pthread_mutex_lock(&shells_lock);
+    for (struct mb_device *dev = opened; dev && ordinal < 0; dev = dev->next_shell) {
+        if (dev == not_this)
+            continue;
+        mb__lock(&dev->lock);
+        if (mb__vmm_reserved(dev, addr) || mb__block_holding(dev, addr))
+            ordinal = dev->config.hw.ordinal;
+        mb__unlock(&dev->lock);
+    }
+    pthread_mutex_unlock(&shells_lock);
+    return ordinal;
 }
 
 /* Tests with fault injection put a device in front that can be told to fail. */
@@ -245,6 +284,7 @@ enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **
         err = mb__watch_open(dev);
     if (err)
         goto undo_parts;
+    enlist(dev);
     __atomic_store_n(&dev->magic, MB__DEVICE_MAGIC, __ATOMIC_RELEASE);
     *out = dev;
     return MB_OK;
@@ -260,6 +300,7 @@ undo_shell:
 void mb__device_close(struct mb_device *dev)
 {
     __atomic_store_n(&dev->magic, 0, __ATOMIC_RELEASE);
+    delist(dev);
     (void)dev->hw->ops->device_sync(dev->hw);
     mb__lock(&dev->lock);
     mb__debug_leaks(dev);

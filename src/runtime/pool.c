@@ -105,16 +105,17 @@ static uint64_t round_up(uint64_t value, uint64_t step)
 static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes)
 {
     uint32_t frames = (uint32_t)(bytes / FRAME);
-    unsigned count = 0;
+    unsigned count = 0, flags = MB_PFN_NEAR_HIGH;
     struct mb_run *runs = malloc(frames * sizeof(*runs));
     enum mb_err err;
 
     if (!runs)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %u runs", frames);
+    if (pool->keep)
+        flags |= MB_PFN_CONTIGUOUS; /* its blocks are never composed */
     err = mb__heap_prepare(&pool->heap, frames);
     if (!err)
-        err =
-            mb__alloc_pfn(pool->dev->vm, pool->id, frames, MB_PFN_NEAR_HIGH, runs, frames, &count);
+        err = mb__alloc_pfn(pool->dev->vm, pool->id, frames, flags, runs, frames, &count);
     for (unsigned i = 0; !err && i < count; i++) {
         mb__heap_add(&pool->heap, &pool->ready, runs[i].home.addr, runs[i].frames * FRAME);
         mb__watch_note(pool->dev, MB_HOOK_GROW, runs[i].home.addr, runs[i].frames * FRAME, NULL);
@@ -207,7 +208,7 @@ void mb__pool_release(struct mb_pool *pool, uint64_t keep_bytes)
     struct mb_device *dev = pool->dev;
     uint64_t bytes = pool->heap.total_bytes > keep_bytes ? pool->heap.total_bytes - keep_bytes : 0;
 
-    if (!bytes)
+    if (!bytes || pool->keep)
         return;
     mb__promote(pool, true);
     mb__windows_drop(pool, 0);
@@ -229,7 +230,7 @@ bool mb__release_others(struct mb_device *dev, const struct mb_pool *pool)
     for (struct mb_pool *other = dev->pools; other; other = other->next) {
         uint64_t held = other->heap.total_bytes;
 
-        if (other == pool)
+        if (other == pool || other->keep)
             continue;
         mb__bins_flush(dev, other);
         mb__pool_release(other, 0);
@@ -254,24 +255,35 @@ static enum mb_err trim_vm(struct mb_device *dev, uint64_t keep_bytes)
     return err;
 }
 
+static enum mb_err kept(const char *call)
+{
+    return mb__fail(
+        MB_ERR_BUSY,
+        "%s: the pool keeps its memory for a captured graph; set MB_POOL_KEEP to 0 once "
+        "the graph is destroyed",
+        call);
+}
+
 enum mb_err mb__pool_trim(struct mb_pool *pool, uint64_t keep_bytes)
 {
     struct mb_device *dev = pool->dev;
     struct mb_vm_stats stats;
-    uint64_t before, kept;
+    uint64_t before, held;
 
+    if (pool->keep)
+        return kept("mb_pool_trim");
     mb__bins_flush(dev, pool);
     mb__vm_stats(dev->vm, &stats);
     before = pool->heap.total_bytes;
     mb__pool_release(pool, keep_bytes);
-    kept = before - pool->heap.total_bytes + stats.free_bytes;
-    return trim_vm(dev, stats.held_bytes > kept ? stats.held_bytes - kept : 0);
+    held = before - pool->heap.total_bytes + stats.free_bytes;
+    return trim_vm(dev, stats.held_bytes > held ? stats.held_bytes - held : 0);
 }
 
 void mb__pools_after_sync(struct mb_device *dev)
 {
     for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
-        if (pool->heap.total_bytes > pool->release_threshold &&
+        if (!pool->keep && pool->heap.total_bytes > pool->release_threshold &&
             mb__pool_trim(pool, pool->release_threshold))
             mb__log(MB_LOG_WARN, "runtime", "trim after a synchronize: %s", mb_error_detail());
 }
@@ -283,6 +295,8 @@ enum mb_err mb__pool_delete(struct mb_pool *pool)
 
     if (pool == dev->default_pool)
         return mb__fail(MB_ERR_INVALID, "the default pool lives as long as its device");
+    if (pool->keep)
+        return kept("mb_pool_destroy");
     mb__bins_flush(dev, pool);
     if (mb__pool_live(pool).blocks || pool->heap.used_bytes)
         return mb__fail(MB_ERR_BUSY, "%" PRId64 " blocks of the pool live; free them first",
@@ -302,11 +316,28 @@ enum mb_err mb__pool_delete(struct mb_pool *pool)
     err = mb__windows_orphan(pool);
     if (err)
         return err;
+    mb__stats_inherit(pool);
     pool_retire(pool);
     return MB_OK;
 }
 
 /* ------------------------------------------------------------------ attributes */
+
+static enum mb_err set_keep(struct mb_pool *pool, uint64_t value)
+{
+    if (value > 1)
+        return mb__fail(MB_ERR_INVALID, "MB_POOL_KEEP is 0 or 1, not %" PRIu64, value);
+    if (value && pool == pool->dev->default_pool)
+        return mb__fail(MB_ERR_INVALID, "the default pool cannot be kept for one graph; use "
+                                        "mb_pool_create()");
+    if (value && pool->dev->config.checks & MB__CHECK_UAF)
+        return mb__fail(MB_ERR_NOT_SUPPORTED, "check:uaf maps every block anew, which a captured "
+                                              "graph would not see; leave it out");
+    if (value && !pool->keep && pool->heap.total_bytes)
+        return mb__fail(MB_ERR_BUSY, "MB_POOL_KEEP is set before the first block of a pool");
+    pool->keep = value;
+    return MB_OK;
+}
 
 static enum mb_err set_flag(bool *flag, uint64_t value)
 {
@@ -331,6 +362,8 @@ enum mb_err mb__pool_set(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t 
         return set_flag(&pool->opportunistic, value);
     case MB_POOL_REUSE_INTERNAL_DEPS:
         return set_flag(&pool->internal_deps, value);
+    case MB_POOL_KEEP:
+        return set_keep(pool, value);
     case MB_POOL_RESERVED_HIGH:
     case MB_POOL_USED_HIGH:
         if (value)
@@ -366,6 +399,9 @@ enum mb_err mb__pool_get(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t 
         return MB_OK;
     case MB_POOL_REUSE_INTERNAL_DEPS:
         *value = pool->internal_deps;
+        return MB_OK;
+    case MB_POOL_KEEP:
+        *value = pool->keep;
         return MB_OK;
     case MB_POOL_RESERVED_CURRENT:
         *value = pool->heap.total_bytes;

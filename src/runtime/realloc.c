@@ -108,8 +108,8 @@ static enum mb_err resize(struct mb_device *dev, struct mb__block *block, uint64
     uint64_t bytes = mb__round(requested) + 2 * block->zone_bytes;
     enum mb_err err;
 
-    if (block->zone_bytes)
-        return MB_ERR_NO_MEMORY; /* its zones would have to move: copy */
+    if (block->zone_bytes || block->pool->keep)
+        return MB_ERR_NO_MEMORY; /* its zones would have to move, or it has to stay: copy */
     if (bytes <= block->bytes)
         return shrink(dev, block, requested, bytes);
     mb__promote(block->pool, true);

@@ -183,7 +183,7 @@ struct mb__account {
     int64_t blocks, requested, allocated;   /* live; may be negative: freed here, taken elsewhere */
     int64_t requested_high, allocated_high; /* largest since the last fold */
     uint64_t mallocs, frees;                /* calls since open */
-    char pad[8];                            /* to a cache line */
+    uint64_t malloc_bytes;                  /* handed out since open, after rounding */
 };
 
 struct mb__shard {
@@ -226,6 +226,7 @@ struct mb_pool {
     uint64_t limit_bytes;       /* 0: none */
     uint64_t release_threshold; /* bytes */
     bool follow_events, opportunistic, internal_deps;
+    bool keep; /* MB_POOL_KEEP: memory and addresses stay the pool's own */
     int64_t base_blocks, base_requested, base_allocated;    /* live, without the shards' accounts */
     uint64_t requested_peak, allocated_peak, reserved_peak; /* reserved: heap.total_bytes */
     uint64_t stitched_live;
@@ -234,7 +235,10 @@ struct mb_pool {
 
 struct mb__counters {
     uint64_t failed_requests, stitches, window_hits, grows, trims, waits;
-    uint64_t mallocs, frees;                 /* of the slow path */
+    uint64_t mallocs, frees;                 /* of the slow path, and of pools that are gone */
+    uint64_t malloc_bytes;                   /* likewise; handed out since open, after rounding */
+    uint64_t retries;                        /* requests that had to make room to go on */
+    uint64_t host_waits;                     /* of them, those for which the host waited */
     uint64_t frames_peak, reserved_peak;     /* bytes; all pools and mappings */
     uint64_t requested_peak, allocated_peak; /* bytes; all pools and mappings */
     uint64_t malloc_max_ns, free_max_ns;     /* slow path: every call */
@@ -308,6 +312,9 @@ enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **
 void mb__device_close(struct mb_device *dev);
 enum mb_err mb__device_sync(struct mb_device *dev);
 bool mb__device_is_open(const struct mb_device *dev);
+/* Ordinal of another open device whose block or mapping holds the address; -1: none. Takes that
+ * device's lock, so no device may be locked. */
+int mb__device_owning(const struct mb_device *not_this, uint64_t addr);
 
 /* ------------------------------------------------------------------ table.c */
 
@@ -344,6 +351,8 @@ uint64_t mb__stream_clock(const struct mb__stream *stream, const struct mb__stre
 bool mb__order_allows(const struct mb__stream *stream, const struct mb__stream *owner,
                       uint64_t ticket);
 bool mb__node_usable(const struct mb__stream *stream, const struct mb__node *node);
+/* The same without what is only so because the device has finished: for pools with MB_POOL_KEEP. */
+bool mb__node_ordered(const struct mb__stream *stream, const struct mb__node *node);
 /* Moves what the device has passed into the pool's ready lane; true if anything moved. With
  * `record`, first records fences on streams that hold free bytes. */
 bool mb__promote(struct mb_pool *pool, bool record);
@@ -484,6 +493,18 @@ void mb__note_held(struct mb_device *dev);
 /* After memory objects gained frames: all peaks. */
 void mb__note_usage(struct mb_device *dev);
 enum mb_err mb__stats_get(struct mb_device *dev, struct mb_stats *out);
+/* Bytes of blocks, after rounding: handed out since open, and live. */
+struct mb__flow {
+    uint64_t total, live;
+};
+struct mb__flow mb__bytes_since_open(struct mb_device *dev);
+/* Before a pool goes: what its warm path counted is the device's from now on. */
+void mb__stats_inherit(struct mb_pool *pool);
+
+/* ------------------------------------------------------------------ keys.c */
+
+enum mb_err mb__stats_text(struct mb_device *dev, enum mb_stats_format format, char *out,
+                           size_t capacity, size_t *needed);
 void mb__stats_reset_peaks(struct mb_device *dev);
 
 /* ------------------------------------------------------------------ oom.c */

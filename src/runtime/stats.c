@@ -84,6 +84,8 @@ void mb__account(struct mb_pool *pool, int64_t blocks, int64_t requested, int64_
     pool->base_blocks += blocks;
     pool->base_requested += requested;
     pool->base_allocated += allocated;
+    if (allocated > 0)
+        pool->dev->counters.malloc_bytes += (uint64_t)allocated;
     if (blocks < 0)
         return;
     live = mb__pool_live(pool);
@@ -144,6 +146,32 @@ static void add_pools(struct mb_device *dev, struct mb_stats *out)
             out->free_calls += pool->accounts[s].frees;
             mb__shard_unlock(&dev->shards[s]);
         }
+    }
+}
+
+struct mb__flow mb__bytes_since_open(struct mb_device *dev)
+{
+    struct mb__flow flow = {.total = dev->counters.malloc_bytes};
+
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next) {
+        flow.live += (uint64_t)mb__pool_live(pool).allocated;
+        for (unsigned s = 0; s < mb__shards_active(); s++) {
+            mb__shard_lock(&dev->shards[s]);
+            flow.total += pool->accounts[s].malloc_bytes;
+            mb__shard_unlock(&dev->shards[s]);
+        }
+    }
+    return flow;
+}
+
+void mb__stats_inherit(struct mb_pool *pool)
+{
+    struct mb__counters *counters = &pool->dev->counters;
+
+    for (unsigned s = 0; s < mb__shards_active(); s++) {
+        counters->mallocs += pool->accounts[s].mallocs;
+        counters->frees += pool->accounts[s].frees;
+        counters->malloc_bytes += pool->accounts[s].malloc_bytes;
     }
 }
 

@@ -533,9 +533,12 @@ enum mb_err mb__stitch_range(struct mb__request *req, uint64_t addr)
 enum mb_err mb__stitch(struct mb__request *req)
 {
     struct mb_device *dev = req->dev;
-    enum mb_err err = reuse_window(req);
     struct mb__plan plan;
+    enum mb_err err;
 
+    if (req->pool->keep)
+        return MB_ERR_NO_MEMORY; /* a window could not be mapped again at each replay */
+    err = reuse_window(req);
     if (err != MB_ERR_NO_MEMORY)
         return err;
     err = collect_joined(req);

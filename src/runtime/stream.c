@@ -167,26 +167,41 @@ static void clock_raise(struct mb__stream *stream, const struct mb__stream *othe
         stream->clock[other->index] = ticket;
 }
 
+/* Does all later work of `stream` come after the ticket, whatever the device has done by now? */
+static bool order_known(const struct mb__stream *stream, const struct mb__stream *owner,
+                        uint64_t ticket)
+{
+    return !owner || (stream && (owner == stream || ticket <= mb__stream_clock(stream, owner)));
+}
+
 bool mb__order_allows(const struct mb__stream *stream, const struct mb__stream *owner,
                       uint64_t ticket)
 {
-    if (!owner || ticket <= owner->done)
-        return true;
-    if (!stream)
-        return false;
-    return owner == stream || ticket <= mb__stream_clock(stream, owner);
+    return order_known(stream, owner, ticket) || ticket <= owner->done;
 }
 
-bool mb__node_usable(const struct mb__stream *stream, const struct mb__node *node)
+static bool node_passes(const struct mb__stream *stream, const struct mb__node *node,
+                        bool (*test)(const struct mb__stream *, const struct mb__stream *,
+                                     uint64_t))
 {
     if (!node->lane)
         return false;
     if (!node->lane->apart)
-        return mb__order_allows(stream, node->lane->owner, node->ticket);
+        return test(stream, node->lane->owner, node->ticket);
     for (unsigned i = 0; i < node->order->count; i++)
-        if (!mb__order_allows(stream, node->order->points[i].stream, node->order->points[i].ticket))
+        if (!test(stream, node->order->points[i].stream, node->order->points[i].ticket))
             return false;
     return true;
+}
+
+bool mb__node_usable(const struct mb__stream *stream, const struct mb__node *node)
+{
+    return node_passes(stream, node, mb__order_allows);
+}
+
+bool mb__node_ordered(const struct mb__stream *stream, const struct mb__node *node)
+{
+    return node_passes(stream, node, order_known);
 }
 
 struct mb__order *mb__order_new(const struct mb__order *uses, struct mb__stream *stream,
@@ -257,6 +272,9 @@ bool mb__promote(struct mb_pool *pool, bool record)
     struct mb_device *dev = pool->dev;
     bool moved = false;
 
+    /* That work has finished says nothing about the replays of a graph. */
+    if (pool->keep)
+        return false;
     for (uint32_t i = 0; i < dev->streams.count; i++) {
         struct mb__stream *stream = dev->streams.data[i];
         struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;

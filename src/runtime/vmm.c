@@ -745,6 +745,11 @@ bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *
     return true;
 }
 
+bool mb__vmm_reserved(struct mb_device *dev, uint64_t addr)
+{
+    return find(dev, addr, 1) != NULL;
+}
+
 /* Each mapped page shows its frame in vm's record. */
 static enum mb_err check_reservation(struct mb_device *dev, const struct reservation *where)
 {

@@ -27,5 +27,7 @@ enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, un
                           bool host, mb_stream native);
 enum mb_err mb__vmm_sleep(struct mb_device *dev, void *va, uint64_t bytes, mb_stream native);
 enum mb_err mb__vmm_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_stream native);
+/* Does the address lie in a range of mb_mem_reserve(), mapped or not? */
+bool mb__vmm_reserved(struct mb_device *dev, uint64_t addr);
 
 #endif

@@ -64,6 +64,25 @@ TEST(unknown_keys_and_values_are_errors_that_list_the_known)
     CHECK_EQ(read_text("seed", &config), MB_ERR_CONFIG);
 }
 
+TEST(those_who_look_on)
+{
+    struct mb__config config;
+
+    CHECK_OK(read_text("trace:/tmp/t.csv,trace_format:rmm,history:7,nvtx:yes", &config));
+    CHECK_STR_EQ(config.trace, "/tmp/t.csv");
+    CHECK_STR_EQ(config.nvtx, "yes");
+    CHECK(config.trace_rmm);
+    CHECK_EQ(config.history, 7);
+    CHECK_OK(read_text("nvtx:no", &config));
+    CHECK(!*config.nvtx && !*config.trace && !config.trace_rmm && !config.history);
+    CHECK_OK(read_text("nvtx:1", &config));
+    CHECK_STR_EQ(config.nvtx, "yes");
+    CHECK_OK(read_text("nvtx:/lib/x.so", &config));
+    CHECK_STR_EQ(config.nvtx, "/lib/x.so");
+    CHECK_EQ(read_text("trace_format:json", &config), MB_ERR_CONFIG);
+    CHECK_EQ(read_text("history:99999999", &config), MB_ERR_CONFIG);
+}
+
 TEST(the_call_wins_over_the_environment)
 {
     struct mb__config config;
