@@ -198,7 +198,7 @@ static void fill_caps(struct mb_hip *dev)
     c->fresh_is_default = true;
     c->total_bytes = dev->limit_bytes / MB_FRAME_BYTES * MB_FRAME_BYTES;
     c->slab_step_bytes = MB_FRAME_BYTES;
-    c->va_bytes = (uint64_t)8 << 40;
+    c->va_bytes = (uint64_t)4 << 40; /* HIP takes addresses from the host program's own 128 TiB */
     c->leaf_sizes = MB_FRAME_BYTES;
     c->submit_ns = 6000;
     c->entry_ns = 35000;

@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "fake_hip.h"
 
-#include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -423,7 +423,11 @@ static void do_copy(void *arguments)
 {
     struct copy *c = arguments;
 
-    if (c->from)
+    /* A word arrives whole, as by a device. */
+    if (c->from && c->bytes == 8 && !((uintptr_t)c->to % 8) && !((uintptr_t)c->from % 8))
+        atomic_store((_Atomic uint64_t *)(uintptr_t)c->to,
+                     atomic_load((const _Atomic uint64_t *)(uintptr_t)c->from));
+    else if (c->from)
         memmove(c->to, c->from, c->bytes);
     else
         memset(c->to, c->value, c->bytes);
