@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What a process may do besides allocating: fork, exec, exit without closing, take signals, unload the
+ * library. Each case runs in a child of its own; the parent never opens a device.
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "moonbright.h"
+#include "test.h"
+
+#define MUST(condition)                                                                            \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            fprintf(stderr, "line %d: %s does not hold: %s\n", __LINE__, #condition,               \
+                    mb_error_detail());                                                            \
+            _exit(99);                                                                             \
+        }                                                                                          \
+    } while (0)
+
+static int wait_for(pid_t child)
+{
+    int status;
+
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+static void in_child(void (*run)(void))
+{
+    pid_t child;
+
+    fflush(stdout);
+    child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        run();
+        _exit(0);
+    }
+    CHECK_EQ(wait_for(child), 0);
+}
+
+static mb_device open_device(void)
+{
+    mb_device dev;
+
+    MUST(!mb_open(0, "backend:sim,device_memory:128m", &dev));
+    return dev;
+}
+
+static void use_and_check(mb_device dev, void *block, uint64_t seed)
+{
+    struct mb_stats stats;
+
+    MUST(!mb_verify_async(dev, block, 4 << 20, seed, NULL));
+    MUST(!mb_device_sync(dev));
+    MUST(!mb_check(dev));
+    MUST(!mb_stats_get(dev, &stats));
+    MUST(stats.wrong_words == 0 && stats.wrong_accesses == 0);
+}
+
+/* ------------------------------------------------------------ fork */
+
+/* Every call of the child says that it is one. */
+static void all_forked(mb_device dev, void *block)
+{
+    struct mb_tables_report report;
+    struct mb_stats stats;
+    mb_device other = NULL;
+    void *ptr = NULL;
+
+    MUST(mb_malloc(dev, 100, &ptr) == MB_ERR_FORKED);
+    MUST(mb_malloc_async(dev, 100, NULL, &ptr) == MB_ERR_FORKED);
+    MUST(mb_free(dev, block) == MB_ERR_FORKED);
+    MUST(mb_free_async(dev, block, NULL) == MB_ERR_FORKED);
+    MUST(mb_device_sync(dev) == MB_ERR_FORKED);
+    MUST(mb_check(dev) == MB_ERR_FORKED);
+    MUST(mb_check_tables(dev, true, &report) == MB_ERR_FORKED);
+    MUST(mb_stats_get(dev, &stats) == MB_ERR_FORKED);
+    MUST(mb_open(0, "backend:sim", &other) == MB_ERR_FORKED);
+    MUST(!ptr && !other);
+    mb_close(dev); /* does nothing */
+}
+
+static void fork_with_an_open_device(void)
+{
+    mb_device dev = open_device();
+    void *block;
+
+    MUST(!mb_malloc(dev, 4 << 20, &block));
+    MUST(!mb_fill_async(dev, block, 4 << 20, 5, NULL));
+    for (int i = 0; i < 4; i++) {
+        pid_t child = fork();
+
+        MUST(child >= 0);
+        if (!child) {
+            all_forked(dev, block);
+            if (i & 1)
+                _exit(7);
+            exit(7); /* with exit handlers */
+        }
+        MUST(wait_for(child) == 7);
+        use_and_check(dev, block, 5);
+    }
+    MUST(!mb_free(dev, block));
+    mb_close(dev);
+}
+
+TEST(fork_leaves_the_parent_alone)
+{
+    in_child(fork_with_an_open_device);
+}
+
+/* ------------------------------------------------------------ exec */
+
+/* Nothing that MoonBright opened survives an exec. */
+static void exec_with_an_open_device(void)
+{
+    char config[128], path[] = "/tmp/mb-process-XXXXXX", before[64] = {0};
+    mb_device dev;
+    int fd = mkstemp(path);
+
+    MUST(fd >= 0);
+    close(fd);
+    for (int i = 0; i < 64; i++)
+        before[i] = fcntl(i, F_GETFD) >= 0;
+    snprintf(config, sizeof(config), "backend:sim,device_memory:128m,audit:%s", path);
+    MUST(!mb_open(0, config, &dev));
+    for (int i = 0; i < 64; i++) {
+        int flags = fcntl(i, F_GETFD);
+
+        MUST(before[i] || flags < 0 || flags & FD_CLOEXEC);
+    }
+    unlink(path);
+    execl("/bin/true", "true", (char *)NULL);
+    _exit(98);
+}
+
+TEST(exec_closes_everything)
+{
+    in_child(exec_with_an_open_device);
+}
+
+/* ------------------------------------------------------------ exit */
+
+static void exit_without_close(void)
+{
+    mb_device dev = open_device();
+    void *block;
+
+    MUST(!mb_malloc(dev, 4 << 20, &block));
+    MUST(!mb_fill_async(dev, block, 4 << 20, 5, NULL));
+    _exit(0);
+}
+
+static mb_device late_device;
+
+static void use_in_exit_handler(void)
+{
+    void *block;
+
+    MUST(!mb_malloc(late_device, 4 << 20, &block));
+    MUST(!mb_fill_async(late_device, block, 4 << 20, 5, NULL));
+    use_and_check(late_device, block, 5);
+    MUST(!mb_free(late_device, block));
+    mb_close(late_device);
+}
+
+static void exit_with_handler(void)
+{
+    late_device = open_device();
+    MUST(!atexit(use_in_exit_handler));
+    exit(0);
+}
+
+TEST(exit_without_close_and_from_a_handler)
+{
+    in_child(exit_without_close);
+    in_child(exit_with_handler);
+}
+
+/* ------------------------------------------------------------ signals */
+
+static volatile sig_atomic_t alarms;
+
+static void on_alarm(int number)
+{
+    (void)number;
+    alarms++;
+}
+
+/* Interrupted all the time, audit log included. */
+static void work_under_signals(void)
+{
+    struct sigaction action = {.sa_handler = on_alarm}; /* no SA_RESTART: calls are interrupted */
+    struct itimerval timer = {{0, 100}, {0, 100}};
+    char config[128], path[] = "/tmp/mb-process-XXXXXX";
+    struct mb_audit_summary sum;
+    uint64_t state = 1;
+    mb_device dev;
+    int fd = mkstemp(path);
+
+    MUST(fd >= 0);
+    close(fd);
+    snprintf(config, sizeof(config), "backend:sim,device_memory:128m,audit:%s", path);
+    MUST(!sigaction(SIGALRM, &action, NULL));
+    MUST(!setitimer(ITIMER_REAL, &timer, NULL));
+    MUST(!mb_open(0, config, &dev));
+    for (unsigned i = 0; i < 400 || alarms < 20; i++) {
+        void *a, *b;
+
+        MUST(!mb_malloc_async(dev, mb_test_random_below(&state, 20 << 20) + (4 << 20), NULL, &a));
+        MUST(!mb_malloc_async(dev, mb_test_random_below(&state, 20 << 20) + 1, NULL, &b));
+        MUST(!mb_fill_async(dev, a, 4 << 20, i, NULL));
+        use_and_check(dev, a, i);
+        MUST(!mb_free_async(dev, a, NULL));
+        MUST(!mb_free(dev, b));
+    }
+    timer = (struct itimerval){{0, 0}, {0, 0}};
+    MUST(!setitimer(ITIMER_REAL, &timer, NULL));
+    mb_close(dev);
+    MUST(!mb_audit_read(path, NULL, NULL, &sum));
+    MUST(sum.closed && !sum.tail_bytes);
+    unlink(path);
+}
+
+TEST(signals)
+{
+    in_child(work_under_signals);
+}
+
+/* ------------------------------------------------------------ dlclose */
+
+static void load_and_unload(void)
+{
+    const char *build = getenv("MB_BUILD_DIR");
+    char path[4096];
+
+    MUST(build);
+    snprintf(path, sizeof(path), "%s/lib/libmoonbright.so", build);
+    for (int i = 0; i < 30; i++) {
+        void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+        enum mb_err (*open_it)(int, const char *, mb_device *);
+        enum mb_err (*malloc_it)(mb_device, size_t, void **);
+        void (*close_it)(mb_device);
+        void *block = NULL;
+        mb_device dev;
+        pid_t child;
+
+        if (!library) {
+            fprintf(stderr, "%s\n", dlerror());
+            _exit(97);
+        }
+        *(void **)&open_it = dlsym(library, "mb_open");
+        *(void **)&malloc_it = dlsym(library, "mb_malloc");
+        *(void **)&close_it = dlsym(library, "mb_close");
+        MUST(open_it && malloc_it && close_it);
+        MUST(!open_it(0, "backend:sim,device_memory:128m", &dev));
+        MUST(!malloc_it(dev, 5 << 20, &block));
+        close_it(dev);
+        MUST(!dlclose(library));
+        /* A handler that had stayed behind would run here. */
+        child = fork();
+        MUST(child >= 0);
+        if (!child)
+            _exit(0);
+        MUST(wait_for(child) == 0);
+    }
+    exit(0);
+}
+
+TEST(library_is_unloaded)
+{
+    char path[4096];
+
+    if (!getenv("MB_BUILD_DIR"))
+        SKIP("MB_BUILD_DIR is not set: run by ctest");
+    snprintf(path, sizeof(path), "%s/lib/libmoonbright.so", getenv("MB_BUILD_DIR"));
+    if (access(path, R_OK))
+        SKIP("the shared library is not built");
+    in_child(load_and_unload);
+}
