@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * preload_hip.c - HIP's allocation calls, served by MoonBright in programs that were not built for it.
+ * preload_hip.c - HIP's allocation calls, served by MoonBright in programs that were not built for
+ * it.
  *
  *     LD_PRELOAD=libmoonbright-hip.so program
  *
- * How       The names below stand in front of libamdhip64's. Device memory comes from MoonBright's device of the
- *           current HIP device, opened at the first allocation with the configuration in $MOONBRIGHT. What MoonBright
- *           does not serve (host, managed, array, signal memory) goes on to HIP, as does everything when
- *           MoonBright cannot open the device, after one line that says why; MOONBRIGHT_PRELOAD=off does so silently.
- * Meaning   hipFree waits for the device first, as HIP's own does; hipFreeAsync is in stream order. A pointer
- *           that is not ours goes to HIP.
+ * How       The names below stand in front of libamdhip64's. Device memory comes from MoonBright's
+ *           device of the current HIP device, opened at the first allocation with the
+ *           configuration in $MOONBRIGHT. What MoonBright does not serve (host, managed, array,
+ *           signal memory) goes on to HIP, as does everything when MoonBright cannot open the
+ *           device, after one line that says why; MOONBRIGHT_PRELOAD=off does so silently.
+ * Meaning   hipFree waits for the device first, as HIP's own does; hipFreeAsync is in stream
+ *           order. A pointer that is not ours goes to HIP.
  * Locking   `lock` guards the table of devices; MoonBright locks for itself.
  * End       Devices stay open until the process ends: HIP's own exit handlers may run first.
  *
@@ -228,7 +230,8 @@ HIP(hipMallocAsync, void **ptr, size_t bytes, void *stream)
     return dev ? take(dev, ptr, bytes, stream, true) : NEXT(malloc_async, ptr, bytes, stream);
 }
 
-/* Pools of the program keep their meaning as limits and statistics of HIP's; the memory is MoonBright's. */
+/* Pools of the program keep their meaning as limits and statistics of HIP's; the memory is
+ * MoonBright's. */
 HIP(hipMallocFromPoolAsync, void **ptr, size_t bytes, void *pool, void *stream)
 {
     mb_device dev = current();

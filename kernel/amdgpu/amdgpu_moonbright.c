@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
 /*
- * amdgpu_moonbright.c - DESIGN of device-written page tables for amdgpu: compiled against Linux 6.1, never run.
+ * amdgpu_moonbright.c - DESIGN of device-written page tables for amdgpu: compiled against Linux
+ * 6.1, never run.
  *
- * How       Directories are made by the driver's own code: an invalid entry is written once per GiB of the window,
- *           for which the driver makes the directory. The directory is then pinned and shown to the process. Two
- *           mappings without a buffer object keep the driver from using the addresses for anything else.
- * Eviction  Directories and frames are pinned, so neither TTM nor KFD's restore moves them; KFD's eviction of other
- *           buffers stops the queues meanwhile, which is all that is needed. What is pinned is limited.
- * Flush     By address space identifier, heavyweight, as the driver itself does before it frees memory.
+ * How       Directories are made by the driver's own code: an invalid entry is written once per
+ *           GiB of the window, for which the driver makes the directory. The directory is then
+ *           pinned and shown to the process. Two mappings without a buffer object keep the driver
+ *           from using the addresses for anything else.
+ * Eviction  Directories and frames are pinned, so neither TTM nor KFD's restore moves them; KFD's
+ *           eviction of other buffers stops the queues meanwhile, which is all that is needed.
+ *           What is pinned is limited.
+ * Flush     By address space identifier, heavyweight, as the driver itself does before it frees
+ *           memory.
  * Locking   mb->lock, then the reservation of the root directory, which the directories share.
- * Not done  Suspend; GPUs without a large BAR (tables are read by the CPU when frames go back); SR-IOV; more than one
- *           GPU writing the tables of another.
+ * Not done  Suspend; GPUs without a large BAR (tables are read by the CPU when frames go back);
+ *           SR-IOV; more than one GPU writing the tables of another.
  */
 #include <linux/capability.h>
 #include <linux/dma-fence.h>
@@ -237,7 +241,8 @@ static struct amdgpu_bo *find_table(struct amdgpu_device *adev, struct amdgpu_vm
     return base->bo;
 }
 
-/* root reserved. Entries of [va, va + bytes) become `flags` at `offset` of device memory, or invalid. */
+/* root reserved. Entries of [va, va + bytes) become `flags` at `offset` of device memory, or
+ * invalid. */
 static int write_entries(struct amdgpu_device *adev, struct amdgpu_vm *vm, u64 va, u64 bytes,
                          u64 flags, u64 offset)
 {
@@ -281,7 +286,8 @@ static void undo_window(struct amdgpu_device *adev, struct amdgpu_vm *vm, struct
 {
     if (w->tables_hold)
         WARN_ON(write_entries(adev, vm, w->tables_va, w->bytes / WINDOW_STEP * PAGE_SIZE, 0, 0));
-    /* Whole GiB become invalid one level up; the driver drops its reference to the directories then. */
+    /* Whole GiB become invalid one level up; the driver drops its reference to the directories
+     * then. */
     if (w->hold)
         WARN_ON(write_entries(adev, vm, w->va, w->bytes, 0, 0));
     WARN_ON(amdgpu_vm_update_pdes(adev, vm, false));

@@ -10,7 +10,8 @@ struct drm_file;
 
 /* The ioctl; listed with DRM_RENDER_ALLOW, checks CAP_SYS_RAWIO itself. */
 int amdgpu_mb_ioctl(struct drm_device *dev, void *data, struct drm_file *filp);
-/* Before amdgpu_vm_fini(): by then KFD has stopped the queues, as it holds the file until it has. */
+/* Before amdgpu_vm_fini(): by then KFD has stopped the queues, as it holds the file until it
+ * has. */
 void amdgpu_mb_release(struct amdgpu_device *adev, struct amdgpu_fpriv *fpriv);
 
 #endif

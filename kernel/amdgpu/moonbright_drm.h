@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * moonbright_drm.h - DESIGN of a user interface for device-written page tables on amdgpu. Compiled, never run.
+ * moonbright_drm.h - DESIGN of a user interface for device-written page tables on amdgpu.
+ * Compiled, never run.
  *
- * One ioctl on the render node of the GPU, on the same open file that the process gave to KFD, since that file owns the
- * address space. It needs CAP_SYS_RAWIO: a process that can write its page tables can map any memory of the GPU.
+ * One ioctl on the render node of the GPU, on the same open file that the process gave to KFD,
+ * since that file owns the address space. It needs CAP_SYS_RAWIO: a process that can write its
+ * page tables can map any memory of the GPU.
  *
- * STATES    A window is a range of addresses that the driver keeps away from; its last-level directories exist, are
- *           pinned and visible to the GPU at `tables_va`, entry i of the window at tables_va + 8 * i. Frames are 2 MiB of
- *           device memory that stay where they are. Entries are the process's business from then on: the driver looks at
- *           them only when frames go back.
+ * STATES    A window is a range of addresses that the driver keeps away from; its last-level
+ *           directories exist, are pinned and visible to the GPU at `tables_va`, entry i of the
+ *           window at tables_va + 8 * i. Frames are 2 MiB of device memory that stay where they
+ *           are. Entries are the process's business from then on: the driver looks at them only
+ *           when frames go back.
  * RESET     After a reset that lost device memory every call but the drops fails with ECANCELED.
- * SUSPEND   Pinned memory does not survive a suspend to disk or RAM; the machine must not suspend meanwhile.
+ * SUSPEND   Pinned memory does not survive a suspend to disk or RAM; the machine must not suspend
+ *           meanwhile.
  */
 #ifndef MOONBRIGHT_DRM_H
 #define MOONBRIGHT_DRM_H
@@ -45,15 +49,13 @@ struct drm_amdgpu_mb_query {
 struct drm_amdgpu_mb_frames {
     __u32 count; /* FRAMES_ADD, 1 to 65536 */
     __u32 id;    /* out of FRAMES_ADD */
-    __u64
-        list; /* FRAMES_ADD: user address of `count` 64-bit words; each gets the address for an entry */
+    __u64 list;  /* FRAMES_ADD: user address of `count` words; each gets what goes into an entry */
 };
 
 struct drm_amdgpu_mb_window {
-    __u64 va;    /* multiple of window_step */
-    __u64 bytes; /* the same, at most 1 TiB */
-    __u64
-        tables_va; /* multiple of 4 KiB; bytes / 2 MiB * 8 bytes become readable and writable there */
+    __u64 va;        /* multiple of window_step */
+    __u64 bytes;     /* the same, at most 1 TiB */
+    __u64 tables_va; /* multiple of 4 KiB; bytes / 2 MiB * 8 bytes become usable there */
 };
 
 struct drm_amdgpu_mb {

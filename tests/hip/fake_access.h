@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fake_access.h - the test side of the fake HIP library that the backend has loaded in this process. */
+/* fake_access.h - the test side of the fake HIP library that the backend has loaded in this
+ * process. */
 #ifndef MB_TESTS_FAKE_ACCESS_H
 #define MB_TESTS_FAKE_ACCESS_H
 

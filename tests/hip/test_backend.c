@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The `hip` backend on A FAKE of HIP: what the contract's rules do not ask for. Nothing here has run on AMD hardware.
+ * The `hip` backend on A FAKE of HIP: what the contract's rules do not ask for. Nothing here has
+ * run on AMD hardware.
  */
 #include <string.h>
 
@@ -103,7 +104,8 @@ TEST(says_what_it_is)
     rig_close(&r);
 }
 
-/* While nothing runs on the device, empty slots are mapped and full ones told to go, and submit returns. */
+/* While nothing runs on the device, empty slots are mapped and full ones told to go, and submit
+ * returns. */
 TEST(submit_does_not_wait)
 {
     struct rig r;
@@ -131,7 +133,8 @@ TEST(submit_does_not_wait)
     rig_close(&r);
 }
 
-/* HIP's unmap waits for every stream: a batch of one stream must not hold up the unmap of another. */
+/* HIP's unmap waits for every stream: a batch of one stream must not hold up the unmap of
+ * another. */
 TEST(an_unmap_waits_for_nothing_of_ours)
 {
     struct rig r;

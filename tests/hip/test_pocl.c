@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * pte_pop as an OpenCL kernel, executed by whatever OpenCL there is (PoCL on a CPU in continuous integration), writes
- * GFX9 tables that the walker of the software MI210 then reads. It is the source that is compiled for gfx90a; the
- * machine code is another, and it was not run on AMD hardware.
+ * pte_pop as an OpenCL kernel, executed by whatever OpenCL there is (PoCL on a CPU in continuous
+ * integration), writes GFX9 tables that the walker of the software MI210 then reads. It is the
+ * source that is compiled for gfx90a; the machine code is another, and it was not run on AMD
+ * hardware.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -204,7 +205,8 @@ static void point(struct gpu *gpu, uint64_t table, unsigned level, uint64_t va, 
     RT_OK(gpu->hw->submit(gpu->dev, gpu->stream, &cmd, 1));
 }
 
-/* Directories for [va, va + count GiB), whose PDB0 tables lie one after another; the first one's address. */
+/* Directories for [va, va + count GiB), whose PDB0 tables lie one after another; the first one's
+ * address. */
 static uint64_t build_tree(struct gpu *gpu, uint64_t va, uint64_t count)
 {
     uint64_t tables = new_tables(gpu, count), parent = 0;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The traces of data/rocm on the software MI210: every block's edges are written and read back, and what MoonBright asks
- * of the driver stands beside what a model of hipMalloc and hipFree asks (data/rocm/README.md tells the model and the
- * sources of its numbers). Modelled, and not run on AMD hardware.
+ * The traces of data/rocm on the software MI210: every block's edges are written and read back,
+ * and what MoonBright asks of the driver stands beside what a model of hipMalloc and hipFree asks
+ * (data/rocm/README.md tells the model and the sources of its numbers). Modelled, and not run on
+ * AMD hardware.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The whole runtime over the `hip` backend on A FAKE of HIP: blocks hold what was written, streams keep their order,
- * and everything comes back. Nothing here has run on AMD hardware.
+ * The whole runtime over the `hip` backend on A FAKE of HIP: blocks hold what was written, streams
+ * keep their order, and everything comes back. Nothing here has run on AMD hardware.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * program.c - a program that knows HIP only, linked against the FAKE of tests/hip/fake. Run with
- * libmoonbright-hip.so in front it must work the same; it prints how often HIP's own calls were reached.
+ * libmoonbright-hip.so in front it must work the same; it prints how often HIP's own calls were
+ * reached.
  */
 #include <stdio.h>
 #include <stdlib.h>

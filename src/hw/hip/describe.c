@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * describe.c - what `moonbright info` says about this backend: the first thing that is missing, by name.
+ * describe.c - what `moonbright info` says about this backend: the first thing that is missing, by
+ * name.
  *
- * The library is loaded and asked for devices, which opens the kernel driver's device file; nothing is
- * allocated. A machine without the library costs four failed dlopen.
+ * The library is loaded and asked for devices, which opens the kernel driver's device file;
+ * nothing is allocated. A machine without the library costs four failed dlopen.
  */
 #include "hw/hip/hip.h"
 

@@ -4,8 +4,8 @@
  *
  * Locking    pthread_once; the table is constant afterwards.
  * Trade-offs The library is never closed: it has threads and exit handlers of its own. It is opened
- *            locally, so that its symbols do not stand in front of another HIP in the process; if the
- *            program has loaded one of these names, dlopen gives that one.
+ *            locally, so that its symbols do not stand in front of another HIP in the process; if
+ *            the program has loaded one of these names, dlopen gives that one.
  */
 #include "hw/hip/driver.h"
 

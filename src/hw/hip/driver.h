@@ -2,10 +2,11 @@
 /*
  * driver.h - the part of the HIP runtime interface that MoonBright calls, opened at run time.
  *
- * Types are our own declarations of the documented C interface, so that building needs no ROCm and the
- * library needs nothing from it to load. The table is filled once per process; after fork the child must
- * not use it. The calls that an old runtime lacks stand first. Names and values: hip_runtime_api.h of ROCm 6; what MoonBright relies on is listed in
- * doc/amd.md together with the versions whose sources were read.
+ * Types are our own declarations of the documented C interface, so that building needs no ROCm and
+ * the library needs nothing from it to load. The table is filled once per process; after fork the
+ * child must not use it. The calls that an old runtime lacks stand first. Names and values:
+ * hip_runtime_api.h of ROCm 6; what MoonBright relies on is listed in doc/amd.md together with the
+ * versions whose sources were read.
  */
 #ifndef MB_HW_HIP_DRIVER_H
 #define MB_HW_HIP_DRIVER_H
@@ -154,8 +155,8 @@ struct mb_hip_driver {
 
 /*
  * Opens libamdhip64 and resolves the table; initialises nothing. The same table on every call.
- * ERRORS  MB_ERR_NO_DEVICE when the library is not found (every name that was tried is in the text),
- *         MB_ERR_NOT_SUPPORTED when it lacks functions (all are named).
+ * ERRORS  MB_ERR_NO_DEVICE when the library is not found (every name that was tried is in the
+ *         text), MB_ERR_NOT_SUPPORTED when it lacks functions (all are named).
  */
 enum mb_err mb__hip_driver_open(const struct mb_hip_driver **out);
 

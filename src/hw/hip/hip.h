@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * hip.h - the inside of the `hip` backend: frames, addresses and mappings by HIP's virtual memory calls.
+ * hip.h - the inside of the `hip` backend: frames, addresses and mappings by HIP's virtual memory
+ * calls.
  *
- *   driver.c  libamdhip64 by dlopen          describe.c  what could be opened here, and what is missing
- *   open.c    ops table, open and close      stream.c    streams, timelines, fences
- *   home.c    addresses, slabs               tables.c    batches: what is mapped now, later, or awaited
- *   work.c    fill, verify, copy
+ *   driver.c    libamdhip64 by dlopen        open.c    ops table, open and close
+ *   describe.c  what is here, what is not    stream.c  streams, timelines, fences
+ *   home.c      addresses, slabs             tables.c  what is mapped now, later, or awaited
+ *   work.c      fill, verify, copy
  *
  * No output of this backend has been seen on AMD hardware; MB_HIP_NOTE says so wherever it speaks.
  *
- * LOCKING   Order, outermost first: dev->map_lock -> stream->lock -> dev->stream_lock -> dev->table_lock.
- *           HIP is called under map_lock and stream->lock, never under the other two.
+ * LOCKING   Order, outermost first: dev->map_lock -> stream->lock -> dev->stream_lock ->
+ *           dev->table_lock. HIP is called under any of them but table_lock.
  * FORK      Every entry from above goes through mb__hip_enter(), which fails in a child.
  */
 #ifndef MB_HW_HIP_HIP_H
@@ -102,7 +103,8 @@ struct mb_hip {
     void *pinned;
     _Atomic uint64_t *wrong; /* MB_HIP_STREAMS of them */
 
-    /* Fatal state. First writer wins; the text is valid when lost is neither MB_OK nor MB_ERR_INTERNAL. */
+    /* Fatal state. First writer wins; the text is valid when lost is neither MB_OK nor
+     * MB_ERR_INTERNAL. */
     _Atomic int lost;
     char lost_text[256];
 
@@ -114,8 +116,7 @@ struct mb_hip {
     struct mb_hip_slab *slabs;
     struct mb_hip_reserve *reserves;
     uint64_t held_bytes, limit_bytes; /* limit is constant */
-    hip_mem *
-        frame_handle; /* per frame number, NULL: not ours; written under table_lock, read anywhere */
+    hip_mem *frame_handle; /* per frame number, NULL: not ours; table_lock, read anywhere */
     uint64_t frame_count;
 
     pthread_mutex_t map_lock; /* windows' slots, the queue of leaves, mapping in windows */

@@ -2,11 +2,13 @@
 /*
  * home.c - addresses and frames: slabs, mapped by HIP at their home.
  *
- * How       A slab is one handle per frame, as a handle can only be mapped whole and from offset 0. Frame numbers
- *           are made up: HIP tells no physical addresses.
- * Alignment hipMemAddressReserve takes an alignment, but older runtimes do not look at it. A range that came
- *           unaligned is given back, and one with room to align is taken instead. Every range is remembered.
- * Locking   dev->table_lock for lists, figures and frame_handle; HIP's calls are made outside of it.
+ * How       A slab is one handle per frame, as a handle can only be mapped whole and from offset
+ *           0. Frame numbers are made up: HIP tells no physical addresses.
+ * Alignment hipMemAddressReserve takes an alignment, but older runtimes do not look at it. A range
+ *           that came unaligned is given back, and one with room to align is taken instead. Every
+ *           range is remembered.
+ * Locking   dev->table_lock for lists, figures and frame_handle; HIP's calls are made outside of
+ *           it.
  */
 #include "hw/hip/hip.h"
 

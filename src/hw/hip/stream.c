@@ -2,15 +2,18 @@
 /*
  * stream.c - streams and their timelines.
  *
- * How       Each stream owns one 64-bit word that the host can read, its timeline. A fence is a number that the
- *           stream writes there when it gets to it; numbers only grow. Another stream waits for a fence by
- *           waiting for the value, which HIP promises for signal memory only, 8 bytes each; where the device
- *           cannot do that, it waits for an event recorded at that moment, which may be later than the fence.
- * No host   A stream never waits for something that the host will do: HIP's unmap waits for every stream of the
- *           device, so the two would wait for each other (doc/amd.md).
- * Capture   A write that is captured would be replayed and put the word back. A fence recorded during a capture
- *           names the stream's next number, which is enqueued when somebody needs it outside the capture.
- * Locking   stream->lock orders the numbers with the enqueued writes; dev->stream_lock guards the list.
+ * How       Each stream owns one 64-bit word that the host can read, its timeline. A fence is a
+ *           number that the stream writes there when it gets to it; numbers only grow. Another
+ *           stream waits for a fence by waiting for the value, which HIP promises for signal
+ *           memory only, 8 bytes each; where the device cannot do that, it waits for an event
+ *           recorded at that moment, which may be later than the fence.
+ * No host   A stream never waits for something that the host will do: HIP's unmap waits for every
+ *           stream of the device, so the two would wait for each other (doc/amd.md).
+ * Capture   A write that is captured would be replayed and put the word back. A fence recorded
+ *           during a capture names the stream's next number, which is enqueued when somebody needs
+ *           it outside the capture.
+ * Locking   stream->lock orders the numbers with the enqueued writes; dev->stream_lock guards the
+ *           list.
  */
 #include "hw/hip/hip.h"
 
@@ -210,8 +213,8 @@ void mb__hip_stream_close(struct mb_hw_dev *hw, struct mb_hw_stream *stream)
     struct mb_hip_scope scope;
 
     if (!mb__hip_enter(dev, &scope)) {
-        /* Fences that name the number after the last must come true as well. The native stream may be gone by
-         * now; then everything on it has been executed or never will be. */
+        /* Fences that name the number after the last must come true as well. The native stream may
+         * be gone by now; then everything on it has been executed or never will be. */
         pthread_mutex_lock(&stream->lock);
         if (mb__hip_capturing(dev, stream) || write_next(dev, stream))
             stream->seq = atomic_load_explicit(stream->timeline, memory_order_acquire) + 1;
@@ -256,8 +259,8 @@ bool mb__hip_fence_done(struct mb_hw_dev *hw, struct mb_hw_fence fence)
            atomic_load_explicit(fence.stream->timeline, memory_order_acquire) >= fence.seq;
 }
 
-/* Enqueues the write of a fence that was recorded during a capture, if nobody did so far; without signal memory
- * also an event behind it. */
+/* Enqueues the write of a fence that was recorded during a capture, if nobody did so far; without
+ * signal memory also an event behind it. */
 static enum mb_err ensure_written(struct mb_hip *dev, struct mb_hw_fence fence, bool event)
 {
     struct mb_hw_stream *s = fence.stream;

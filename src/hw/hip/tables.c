@@ -2,18 +2,24 @@
 /*
  * tables.c - page tables written by the driver through HIP, in the order of streams.
  *
- * How       HIP's calls act at once, on the host, and hipMemUnmap first waits for all streams of the device. So
- *           no stream may wait for such a call, or the two would wait for each other. Instead:
- *             - a slot that shows nothing is mapped inside submit: nothing that runs can have an opinion on it;
- *             - a slot that shall show nothing is *leaving*: a worker unmaps it when its stream has passed the
- *               batch; nobody waits for that;
- *             - a slot that shows one frame and shall show another has to wait for its stream inside submit, as
- *               there is no third way. Always-fresh addresses, the default here, never ask for it.
- * Order     A batch takes effect where its fence stands in the stream: behind its WAIT commands, in front of
- *           later work. Mapping an empty slot earlier than that is invisible to correct programs.
- * Errors    A batch that fails before anything was unmapped takes its own mappings back; after that the device is
- *           lost, since the old contents of the slots cannot be brought back in order.
- * Locking   dev->map_lock. It is given up while waiting for a stream, and by the worker around HIP's unmap.
+ * How       HIP's calls act at once, on the host, and hipMemUnmap first waits for all streams of
+ *           the device. So no stream may wait for such a call, or the two would wait for each
+ *           other. Instead:
+ *             - a slot that shows nothing is mapped inside submit: nothing that runs can have an
+ *               opinion on it;
+ *             - a slot that shall show nothing is *leaving*: a worker unmaps it when its stream
+ *               has passed the batch; nobody waits for that;
+ *             - a slot that shows one frame and shall show another has to wait for its stream
+ *               inside submit, as there is no third way. Always-fresh addresses, the default here,
+ *               never ask for it.
+ * Order     A batch takes effect where its fence stands in the stream: behind its WAIT commands,
+ *           in front of later work. Mapping an empty slot earlier than that is invisible to
+ *           correct programs.
+ * Errors    A batch that fails before anything was unmapped takes its own mappings back; after
+ *           that the device is lost, since the old contents of the slots cannot be brought back in
+ *           order.
+ * Locking   dev->map_lock. It is given up while waiting for a stream, and by the worker around
+ *           HIP's unmap.
  */
 #include "hw/hip/hip.h"
 
@@ -56,7 +62,8 @@ static struct mb_hip_leave *take_passed(struct mb_hip *dev)
     return NULL;
 }
 
-/* map_lock held; given up around HIP's call. One mapping at a time: not every runtime takes a range of several. */
+/* map_lock held; given up around HIP's call. One mapping at a time: not every runtime takes a range
+ * of several. */
 static void unmap_slots(struct mb_hip *dev, const struct mb_hip_leave *l)
 {
     for (uint32_t i = l->first; i < l->first + l->count; i++) {
@@ -204,7 +211,8 @@ static void publish(struct batch *b)
     pthread_cond_broadcast(&dev->leave_changed);
 }
 
-/* map_lock held. Marks what is mapped in the range; `keep` says which slots show what they shall already. */
+/* map_lock held. Marks what is mapped in the range; `keep` says which slots show what they shall
+ * already. */
 static void let_leave(struct batch *b, struct mb_hip_window *w, uint32_t first, uint32_t count,
                       const mb_pfn *keep)
 {
@@ -233,7 +241,8 @@ static void let_leave(struct batch *b, struct mb_hip_window *w, uint32_t first, 
     b->leave_last = &l->next;
 }
 
-/* map_lock held; given up meanwhile. Until the stream has come to the batch and nothing of it is left to unmap. */
+/* map_lock held; given up meanwhile. Until the stream has come to the batch and nothing of it is
+ * left to unmap. */
 static enum mb_err await(struct batch *b)
 {
     struct mb_hip *dev = b->dev;
@@ -258,7 +267,8 @@ static bool conflicts(const struct mb_hip_slot *slot, mb_pfn pfn, int access)
     return slot->handle && (slot->leave || !mb__pfn_eq(slot->pfn, pfn) || slot->access > access);
 }
 
-/* map_lock held. Makes room: slots in conflict leave, and the stream is awaited if there are any. */
+/* map_lock held. Makes room: slots in conflict leave, and the stream is awaited if there are
+ * any. */
 static enum mb_err make_room(struct batch *b, struct mb_hip_window *w, uint32_t first,
                              uint32_t count, const mb_pfn *pfns, int access)
 {
@@ -385,7 +395,8 @@ static enum mb_err check_leaves(struct mb_hip *dev, const struct mb_hw_cmd *cmd)
     return MB_OK;
 }
 
-/* Checks everything that can be wrong with the commands, and makes every record the batch can need. */
+/* Checks everything that can be wrong with the commands, and makes every record the batch can
+ * need. */
 static enum mb_err prepare(struct batch *b, const struct mb_hw_cmd *cmds, unsigned count)
 {
     size_t frames = 0;
@@ -571,7 +582,8 @@ void mb__hip_drop_windows(struct mb_hip *dev, bool live)
         drop_window(dev, dev->windows, live);
 }
 
-/* What the slots show, in the form that GFX9 would hold: HIP does not let anyone read the entries themselves. */
+/* What the slots show, in the form that GFX9 would hold: HIP does not let anyone read the entries
+ * themselves. */
 enum mb_err mb__hip_read_slots(struct mb_hw_dev *hw, const struct mb_hw_view *view, uint32_t first,
                                uint32_t count, struct mb_pte *out)
 {

@@ -2,10 +2,10 @@
 /*
  * work.c - device work that tests, replay and benches need: kernels that go through the TLB.
  *
- * How       Code objects of every GPU that this build could compile for are inside; the first that HIP takes is
- *           used. Each stream counts its wrong words in device memory and copies the count to the host behind
- *           every verify, since adding to host memory from the device needs atomics over PCIe, which not every
- *           machine has.
+ * How       Code objects of every GPU that this build could compile for are inside; the first that
+ *           HIP takes is used. Each stream counts its wrong words in device memory and copies the
+ *           count to the host behind every verify, since adding to host memory from the device
+ *           needs atomics over PCIe, which not every machine has.
  */
 #include "hw/hip/hip.h"
 

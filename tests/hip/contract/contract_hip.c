@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The contract, held to the `hip` backend on A FAKE of HIP (tests/hip/fake): what is tested is MoonBright's side of the
- * interface. It says nothing about AMD hardware, on which it was not run.
+ * The contract, held to the `hip` backend on A FAKE of HIP (tests/hip/fake): what is tested is
+ * MoonBright's side of the interface. It says nothing about AMD hardware, on which it was not run.
  */
 #include <string.h>
 
@@ -14,7 +14,8 @@ static const struct contract_config configs[] = {
     {.backend = "hip", .name = "hip on the fake", .hw = {.device_memory_bytes = 4 * GIB}},
 };
 
-/* That the rules below are skipped for want of a device would be a failure of this test's set-up. */
+/* That the rules below are skipped for want of a device would be a failure of this test's
+ * set-up. */
 TEST(the_fake_is_what_was_loaded)
 {
     struct mb_backend_info info = {0};

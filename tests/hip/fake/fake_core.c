@@ -11,7 +11,8 @@
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t fake_changed = PTHREAD_COND_INITIALIZER;
 
-/* ------------------------------------------------------------ options, record, injected failures */
+/* ------------------------------------------------------------ options, record, injected
+ * failures */
 
 static struct fake_options options;
 static pthread_once_t once = PTHREAD_ONCE_INIT;

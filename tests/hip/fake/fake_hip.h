@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fake_hip.h - A FAKE of libamdhip64, for tests of MoonBright's side of the interface. It is not HIP, and what runs
- * on it has not run on AMD hardware.
+ * fake_hip.h - A FAKE of libamdhip64, for tests of MoonBright's side of the interface. It is not
+ * HIP, and what runs on it has not run on AMD hardware.
  *
  * What it imitates, from the documentation and the sources of HIP 6 and later:
- *   - reservations, handles, mappings and access are separate things; a mapping needs offset 0 and flags 0, lies
- *     in one reservation, and can be used only after access was given;
- *   - map acts at once and waits for nothing; unmap takes whole mappings only and first waits for all streams of
- *     the device (FAKE_HIP_OLD=1: one mapping at a time, and alignments of reservations are ignored);
- *   - a stream waits for values in signal memory only, which comes 8 bytes at a time (FAKE_HIP_WAIT_VALUES=0: the
- *     device cannot wait for values at all);
+ *   - reservations, handles, mappings and access are separate things; a mapping needs offset 0 and
+ *     flags 0, lies in one reservation, and can be used only after access was given;
+ *   - map acts at once and waits for nothing; unmap takes whole mappings only and first waits for
+ *     all streams of the device (FAKE_HIP_OLD=1: one mapping at a time, and alignments of
+ *     reservations are ignored);
+ *   - a stream waits for values in signal memory only, which comes 8 bytes at a time
+ *     (FAKE_HIP_WAIT_VALUES=0: the device cannot wait for values at all);
  *   - the default stream waits for blocking streams and they for it; non-blocking ones are free;
  *   - modules are ELF for AMD GPUs; this device is a gfx90a.
- * Device memory is POSIX shared memory, streams are threads, and three kernels of MoonBright's are known by name, so
- * that contents can be checked. Reading what is not mapped is a segmentation fault of the test.
+ * Device memory is POSIX shared memory, streams are threads, and three kernels of MoonBright's are
+ * known by name, so that contents can be checked. Reading what is not mapped is a segmentation
+ * fault of the test.
  *
  * Environment, read once: FAKE_HIP_MEMORY (bytes, default 4 GiB), FAKE_HIP_DEVICES (default 1),
- * FAKE_HIP_GRANULARITY (default 4096), FAKE_HIP_OLD, FAKE_HIP_WAIT_VALUES, FAKE_HIP_VMM (0: unsupported).
+ * FAKE_HIP_GRANULARITY (default 4096), FAKE_HIP_OLD, FAKE_HIP_WAIT_VALUES, FAKE_HIP_VMM (0:
+ * unsupported).
  *
  * Every call is recorded. Tests find the fake_hip_* functions with dlsym.
  */
@@ -38,7 +41,8 @@ FAKE_API uint64_t fake_hip_count(const char *name);
 FAKE_API void fake_hip_fail(const char *name, uint64_t nth, int result);
 /* From now on streams report this fatal result; 0: healthy again. */
 FAKE_API void fake_hip_break(int result);
-/* Bytes of device memory in handles, and how many mappings and reservations exist: 0 when all came back. */
+/* Bytes of device memory in handles, and how many mappings and reservations exist: 0 when all came
+ * back. */
 FAKE_API uint64_t fake_hip_held_bytes(void);
 FAKE_API uint64_t fake_hip_mappings(void);
 FAKE_API uint64_t fake_hip_reservations(void);
@@ -85,7 +89,8 @@ extern pthread_cond_t fake_changed;
 /* What a stream does in order; `run` without the lock. */
 struct fake_stream;
 typedef void (*fake_work)(void *arguments);
-/* stream NULL: the default one. `arguments` is freed after the work. FAKE_INVALID_HANDLE for unknown streams. */
+/* stream NULL: the default one. `arguments` is freed after the work. FAKE_INVALID_HANDLE for
+ * unknown streams. */
 int fake_enqueue(void *stream, fake_work run, void *arguments);
 /* Waits until everything enqueued so far on every stream has run. */
 void fake_sync_all(void);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fake_module.c - A FAKE of libamdhip64 (see fake_hip.h): modules are looked at, kernels are three functions in C.
+ * fake_module.c - A FAKE of libamdhip64 (see fake_hip.h): modules are looked at, kernels are three
+ * functions in C.
  *
- * A module has to be what the loader of a gfx90a would take, and a kernel has to be in it; what is executed in its
- * place is the C below, so kernels themselves are not tested here.
+ * A module has to be what the loader of a gfx90a would take, and a kernel has to be in it; what is
+ * executed in its place is the C below, so kernels themselves are not tested here.
  */
 #include "fake_hip.h"
 
@@ -36,7 +37,8 @@ struct kernel {
     fake_work run;
 };
 
-/* What a device does to its memory is not the host's business, and billions of words are not TSan's. */
+/* What a device does to its memory is not the host's business, and billions of words are not
+ * TSan's. */
 #define DEVICE_WORK __attribute__((no_sanitize_thread)) static void
 
 DEVICE_WORK fill(void *arguments)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fake_stream.c - A FAKE of libamdhip64 (see fake_hip.h): streams as threads, events, values, copies. */
+/* fake_stream.c - A FAKE of libamdhip64 (see fake_hip.h): streams as threads, events, values,
+ * copies. */
 #define _GNU_SOURCE
 #include "fake_hip.h"
 
@@ -141,7 +142,8 @@ static struct fake_stream *find(void *handle)
     return NULL;
 }
 
-/* fake_lock held. The order between the default stream and blocking ones, and what the caller asks for. */
+/* fake_lock held. The order between the default stream and blocking ones, and what the caller asks
+ * for. */
 static struct item *new_item(struct fake_stream *s, const struct after *more)
 {
     unsigned most = 2;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* fake_vmm.c - A FAKE of libamdhip64 (see fake_hip.h): virtual memory management on a shared memory file. */
+/* fake_vmm.c - A FAKE of libamdhip64 (see fake_hip.h): virtual memory management on a shared memory
+ * file. */
 #define _GNU_SOURCE
 #include "fake_hip.h"
 
