@@ -258,20 +258,20 @@ static enum mb_err slowdown(struct mb_bench *b)
 
 /* ------------------------------------------------------------ copies beside pending batches */
 
-static enum mb_err make_pending(struct mb_bench *b, struct mb_hw_stream **streams, unsigned count,
-                                unsigned pending)
+static enum mb_err make_pending(struct mb_bench *b, struct mb_hw_stream **streams, unsigned pending)
 {
+    enum { COUNT = PENDING_STREAMS };
     struct mb_lab *lab = &b->lab;
-    uint32_t per = lab->slots / count;
+    uint32_t per = lab->slots / COUNT; /* a window has 256 slots at least */
     enum mb_err err = MB_OK;
 
-    for (unsigned i = 0; !err && i < count; i++)
+    for (unsigned i = 0; !err && i < COUNT; i++)
         err = lab->ops->sem_wait(lab, streams[i], GATE, 1);
     /* Each stream has slots of its own: no batch of one waits for a batch of another. */
     for (unsigned i = 0; !err && i < pending; i++) {
         mb_pfn pfn = lab->pfn[i % lab->frames];
 
-        err = mb__lab_write(lab, streams[i % count], i % count * per + i / count % per, 1, &pfn,
+        err = mb__lab_write(lab, streams[i % COUNT], i % COUNT * per + i / COUNT % per, 1, &pfn,
                             DONE);
     }
     return err;
@@ -324,7 +324,7 @@ static enum mb_err copies_beside(struct mb_bench *b)
     mb_stream native[PENDING_STREAMS] = {0};
     double alone[MB_LAB_COPIES], beside[MB_LAB_COPIES];
     unsigned pending = b->options->pending ? b->options->pending : 1000;
-    unsigned count = lab->slots < PENDING_STREAMS ? lab->slots : PENDING_STREAMS;
+    const unsigned count = PENDING_STREAMS;
     enum mb_err err = lab->ops->sync(lab, NULL);
 
     if (!lab->ops->copy_rate || lab->hw->caps.host_blocking) {
@@ -346,7 +346,7 @@ static enum mb_err copies_beside(struct mb_bench *b)
     if (!err)
         err = rates(lab, alone);
     if (!err)
-        err = make_pending(b, streams, count, pending);
+        err = make_pending(b, streams, pending);
     if (!err)
         err = rates(lab, beside);
     lab->ops->sem_host(lab, GATE, 1);

@@ -200,7 +200,7 @@ static enum mb_err stream_values(struct probe *p)
         }
     }
     if (!err)
-        p->found.value[MB_PROFILE_stream_value_ns] = (best[1] - best[0]) / (PAIRS / 2);
+        p->found.value[MB_PROFILE_stream_value_ns] = 2 * (best[1] - best[0]) / PAIRS;
     return err;
 }
 
