@@ -291,7 +291,7 @@ enum mb_err mb__hip_slab_acquire(struct mb_hw_dev *hw, uint64_t bytes, mb_va hom
         err = make_slab(dev, bytes, home, &slab);
         mb__hip_leave(dev, &scope);
     }
-    if (err) {
+    if (err || !slab) {
         pthread_mutex_lock(&dev->table_lock);
         dev->held_bytes -= bytes;
         pthread_mutex_unlock(&dev->table_lock);

@@ -181,7 +181,7 @@ enum mb_err mb__hip_stream_open(struct mb_hw_dev *hw, mb_stream native, struct m
         s = find_closed(dev);
         if (!s)
             err = new_stream(dev, &s);
-        if (!err) {
+        if (!err && s) {
             s->native = native;
             s->open = true;
         }

@@ -219,6 +219,8 @@ static void let_leave(struct batch *b, struct mb_hip_window *w, uint32_t first, 
     struct mb_hip_leave *l = b->spare;
     uint32_t marked = 0;
 
+    if (!l) /* prepare() made one for each command */
+        return;
     l->number = b->dev->leave_number + 1;
     for (uint32_t i = 0; i < count; i++) {
         struct mb_hip_slot *slot = &w->slot[first + i];
