@@ -8,10 +8,11 @@
  * TIMES        host: the calling thread is blocked. complete: until the stream has passed the batch.
  *              used: until a kernel behind it has stored to every page. complete and used are
  *              separate iterations, as waiting in between would hide what overlaps.
- * ORDER        The vendor's ways come first, in a context in which MoonBright has no helper channel, as
- *              a program without it would see them; then MoonBright's. Each way is measured in a row,
- *              as programs use one of them. What device tables cost the vendor's calls is a row of
- *              its own, in bench_beside.c.
+ * ORDER        MoonBright's ways come first, while what libcuda asks of the kernel driver is seen from
+ *              the start; then the vendor's, in a context in which MoonBright has no helper channel,
+ *              as a program without it would see them. Each way is measured in a row, as programs
+ *              use one of them. What device tables cost the vendor's calls is a row of its own, in
+ *              bench_beside.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -387,10 +388,10 @@ enum mb_err mb__bench_run(const char *backend, const struct mb_hw_config *config
 
     if (!err)
         err = plan(&b);
-    if (!err && !options->no_vendor)
-        err = measure_vendor(&b, backend, config);
     if (!err)
         err = measure_ours(&b, backend, config);
+    if (!err && !options->no_vendor)
+        err = measure_vendor(&b, backend, config);
     free(b.series);
     return err;
 }

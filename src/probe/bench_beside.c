@@ -128,25 +128,26 @@ static enum mb_err vendor_medians(struct mb_bench *b, enum mb_lab_vendor way, do
     return err;
 }
 
-/* The vendor's calls with device tables open, over those without. */
+/* With device tables open, nothing running; compared later. */
 static enum mb_err neighbours(struct mb_bench *b)
 {
     enum mb_err err = MB_OK;
 
-    for (unsigned way = 0; !err && way < MB_LAB_VENDORS; way++) {
-        double now[2];
-
-        err = vendor_medians(b, (enum mb_lab_vendor)way, now);
-        for (unsigned k = 0; !err && k < 2; k++) {
-            double plain = k ? b->plain_unmap_ns[way] : b->plain_map_ns[way];
-
-            mb__bench_add(b->series, NAN, now[k], NAN);
-            mb__bench_tell(b, k ? "neighbour unmap" : "neighbour map",
-                           mb__lab_vendor_name((enum mb_lab_vendor)way), NEIGHBOUR_BYTES, b->series,
-                           "time over the time in a context without device tables", now[k] / plain);
-        }
-    }
+    for (unsigned way = 0; !err && way < MB_LAB_VENDORS; way++)
+        err = vendor_medians(b, (enum mb_lab_vendor)way, b->beside_ns[way]);
     return err;
+}
+
+static void tell_neighbour(struct mb_bench *b, enum mb_lab_vendor way, const double plain[2])
+{
+    static const char *const names[2] = {"neighbour map", "neighbour unmap"};
+
+    for (unsigned k = 0; k < 2; k++) {
+        mb__bench_add(b->series, NAN, b->beside_ns[way][k], NAN);
+        mb__bench_tell(b, names[k], mb__lab_vendor_name(way), NEIGHBOUR_BYTES, b->series,
+                       "device tables open; time over the time in a context without them",
+                       b->beside_ns[way][k] / plain[k]);
+    }
 }
 
 enum mb_err mb__bench_beside_vendor(struct mb_bench *b)
@@ -155,15 +156,15 @@ enum mb_err mb__bench_beside_vendor(struct mb_bench *b)
 
     if (b->lab.ops->modelled)
         return MB_OK;
-    for (unsigned way = 0; !err && way < MB_LAB_VENDORS; way++) {
+    for (unsigned w = 0; !err && w < MB_LAB_VENDORS; w++) {
+        enum mb_lab_vendor way = (enum mb_lab_vendor)w;
         double plain[2];
 
-        err = vendor_medians(b, (enum mb_lab_vendor)way, plain);
-        if (err)
-            break;
-        b->plain_map_ns[way] = plain[0];
-        b->plain_unmap_ns[way] = plain[1];
-        err = beside_vendor(b, (enum mb_lab_vendor)way, NEIGHBOUR_BYTES);
+        err = vendor_medians(b, way, plain);
+        if (!err && b->beside_ns[way][0] > 0)
+            tell_neighbour(b, way, plain);
+        if (!err)
+            err = beside_vendor(b, way, NEIGHBOUR_BYTES);
     }
     return err;
 }
