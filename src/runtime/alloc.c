@@ -353,6 +353,8 @@ static enum mb_err malloc_locked(struct mb_device *dev, struct mb_pool *pool, ui
     return MB_OK;
 }
 
+static void take_back(struct mb_device *dev, struct mb__block *block);
+
 enum mb_err mb__malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t requested, bool host,
                        mb_stream native, void **out)
 {
@@ -363,9 +365,12 @@ enum mb_err mb__malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t req
     start = mb__now_ns();
     mb__lock(&dev->lock);
     err = malloc_locked(dev, pool, requested, host, native, &block);
-    if (!err) {
+    if (!err && block) {
         err = mb__debug_on_malloc(dev, block);
-        *out = (void *)(uintptr_t)block->addr;
+        if (err)
+            take_back(dev, block);
+        else
+            *out = (void *)(uintptr_t)block->addr;
     }
     ns = mb__now_ns() - start;
     if (ns > dev->counters.malloc_max_ns)
@@ -486,6 +491,35 @@ static void unpublish(struct mb_device *dev, struct mb__block *block, struct mb_
     block->ticket = stream ? mb__stream_ticket(stream) : 0;
     if (!block->pins)
         mb__block_return(dev, block, stream, block->ticket);
+}
+
+/* A new block that the caller will not get, since its checks could not be set up. To those who watch
+ * it has come and gone. */
+static void take_back(struct mb_device *dev, struct mb__block *block)
+{
+    struct mb__stream *stream = block->stream;
+    struct mb__order *order;
+    enum mb_err err = MB_OK;
+
+    dev->counters.failed_requests++;
+    if (prepare_free(block, stream, &order)) {
+        mb__log(MB_LOG_WARN, "runtime", "a block stays until the device is closed: %s",
+                mb_error_detail());
+        return;
+    }
+    /* Its zones may have been written over the pattern of free memory. */
+    for (const struct mb__node *node = block->pieces; node && !err; node = node->piece_next)
+        err = mb__debug_poison(dev, node->addr, node->bytes, stream);
+    if (!err && !stream)
+        err = mb__debug_settle(dev);
+    if (err)
+        mb__log(MB_LOG_WARN, "runtime", "poison: %s", mb_error_detail());
+    __atomic_store_n(&block->state, MB__BLOCK_PINNED, __ATOMIC_RELEASE);
+    mb__watch_note(dev, MB_HOOK_MALLOC, block->addr, block->requested,
+                   stream ? stream->native : NULL);
+    unpublish(dev, block, stream, order);
+    dev->counters.mallocs--;
+    dev->counters.frees--;
 }
 
 static enum mb_err free_locked(struct mb_device *dev, void *ptr, bool host, mb_stream native)

@@ -159,7 +159,7 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
         const struct mb_hw_backend *backend = &mb__hw_backends[i];
         struct mb_backend_info info = {0};
 
-        if (config->backend && strcmp(config->backend, backend->name))
+        if (config->backend && strcmp(config->backend, backend->name) != 0)
             continue;
         backend->describe(config->hw.ordinal, &info);
         if (!info.available && !config->backend) {
@@ -262,13 +262,15 @@ static void close_parts(struct mb_device *dev)
 enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **out)
 {
     struct mb_device *dev = shell_get();
+    struct mb__shard *shards;
     enum mb_err err;
 
     if (!dev)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a device");
     dev->config = *config;
-    dev->shards = calloc(MB__SHARDS, sizeof(*dev->shards));
-    if (!dev->shards) {
+    shards = calloc(MB__SHARDS, sizeof(*shards));
+    dev->shards = shards;
+    if (!shards) {
         err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the warm path");
         goto undo_shell;
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "hw/fault.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
 
@@ -144,3 +145,46 @@ TEST(leaks_are_listed_at_close)
     CHECK(strstr(text, "12345 bytes") && strstr(text, "1 blocks"));
     CHECK(!strstr(text, "77777"));
 }
+
+#ifdef MB_FAULT_INJECTION
+/* Each device call that a checked malloc makes fails once: the caller gets nothing, and nothing
+ * stays behind. */
+TEST(a_malloc_whose_checks_fail_leaves_nothing)
+{
+    static const char *const configs[] = {"backend:sim,device_memory:256m,check:redzone",
+                                          "backend:sim,device_memory:256m,check:poison",
+                                          "backend:sim,device_memory:256m,check:redzone|poison"};
+    unsigned failures = 0;
+
+    for (unsigned c = 0; c < 3; c++) {
+        mb_device dev = rt_open(configs[c]);
+        void *warm = rt_malloc(dev, 5000, NULL);
+        bool hit = true;
+
+        RT_OK(mb_free(dev, warm));
+        for (uint64_t n = 1; hit; n++) {
+            struct mb_stats before = rt_stats(dev);
+            uint64_t hits = mb__hw_fault_hits(dev->hw);
+            void *ptr = NULL;
+            enum mb_err err;
+
+            mb__hw_fault_set(dev->hw, MB_HW_FAULT_ANY, n, MB_ERR_DRIVER, false);
+            err = n % 2 ? mb_malloc_async(dev, 5000, NULL, &ptr) : mb_malloc(dev, 5000, &ptr);
+            mb__hw_fault_set(dev->hw, MB_HW_FAULT_ANY, 0, MB_OK, false);
+            hit = mb__hw_fault_hits(dev->hw) > hits;
+            if (err) {
+                failures++;
+                CHECK_PTR_EQ(ptr, NULL);
+                CHECK_EQ(rt_stats(dev).live_blocks, before.live_blocks);
+                CHECK_EQ(rt_stats(dev).requested_bytes, before.requested_bytes);
+                CHECK_EQ(rt_stats(dev).malloc_calls, before.malloc_calls);
+            } else {
+                RT_OK(mb_device_sync(dev));
+                RT_OK(mb_free(dev, ptr));
+            }
+        }
+        rt_close(dev);
+    }
+    CHECK(failures > 0);
+}
+#endif
