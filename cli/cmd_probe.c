@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cmd_probe.c - `moonbright probe`: measures the facts that the design relies on, compares them with
- * what is built in, and writes a profile that the library reads.
+ * cmd_probe.c - `moonbright probe`: measures the facts that the design relies on, compares them
+ * with what is built in, and writes a profile that the library reads.
  */
 #include "cli.h"
 #include "config.h"

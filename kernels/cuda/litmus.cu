@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* litmus.cu - the interpreter of litmus programs, and the loads that benches put beside a mapping. */
+/* litmus.cu - the interpreter of litmus programs, and loads that benches put beside a mapping. */
 #include "kernels/litmus.h"
 
 namespace

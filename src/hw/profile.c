@@ -25,9 +25,9 @@ static const struct {
 /* ------------------------------------------------------------ built in */
 
 /*
- * Sources. H200: one NVIDIA H200, driver 580.159.04. Slabs: what the driver's own calls take (create
- * and map one handle); the rest as this probe measured it there, first_touch after an invalidate that
- * dropped directories too. Invalid slots: measured without CUDA.
+ * Sources. H200: one NVIDIA H200, driver 580.159.04. Slabs: what the driver's own calls take
+ * (create and map one handle); the rest as this probe measured it there, first_touch after an
+ * invalidate that dropped directories too. Invalid slots: measured without CUDA.
  * Simulated devices: their models, which tests compare with this table.
  */
 #define F(name) [MB_PROFILE_##name]
@@ -263,7 +263,7 @@ enum mb_err mb__profile_apply(const struct mb_profile *p, struct mb_hw_dev *dev)
         return mb__fail(MB_ERR_CONFIG,
                         "the profile's group_slots is %g; powers of two up to 256 are possible",
                         group);
-    /* A bigger group is a stronger rule; a smaller one is a profile's word against the backend's. */
+    /* A bigger group is a stronger rule; a smaller one is its word against the backend's. */
     if (group > caps->group_slots && !caps->host_blocking) {
         caps->group_slots = (unsigned)group;
         caps->neighbours_cached = true;

@@ -5,14 +5,15 @@
  * FRAME LISTS  Every timed iteration of map, remap and alias brings a list of frames that was drawn
  *              a moment before, in host memory that the device has not seen; delivering it is part
  *              of the time. Protect and unmap name no frames or the same ones.
- * TIMES        host: the calling thread is blocked. complete: until the stream has passed the batch.
+ * TIMES        host: the calling thread is blocked. complete: until the stream has passed the
+ *              batch.
  *              used: until a kernel behind it has stored to every page. complete and used are
  *              separate iterations, as waiting in between would hide what overlaps.
- * ORDER        MoonBright's ways come first, while what libcuda asks of the kernel driver is seen from
- *              the start; then the vendor's, in a context in which MoonBright has no helper channel,
- *              as a program without it would see them. Each way is measured in a row, as programs
- *              use one of them. What device tables cost the vendor's calls is a row of its own, in
- *              bench_beside.c.
+ * ORDER        MoonBright's ways come first, while what libcuda asks of the kernel driver is seen
+ *              from the start; then the vendor's, in a context in which MoonBright has no helper
+ *              channel, as a program without it would see them. Each way is measured in a row, as
+ *              programs use one of them. What device tables cost the vendor's calls is a row of its
+ *              own, in bench_beside.c.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -81,7 +82,7 @@ void mb__bench_skip(struct mb_bench *b, const char *what, const char *how, uint6
     mb__bench_tell(b, what, how, bytes, b->series, mb_error_detail(), NAN);
 }
 
-/* A row takes no longer than this once it has a few samples, so that a run has a foreseeable end. */
+/* A row takes no longer than this once it has a few samples: a run has a foreseeable end. */
 static bool late(const struct mb_bench *b, uint64_t started, unsigned samples)
 {
     return !b->lab.ops->modelled && samples >= 5 && mb__now_ns() - started > ROW_LIMIT_NS;

@@ -25,7 +25,7 @@ struct mb_bench {
     uint32_t *order;                /* a permutation of the pool; owned */
     mb_pfn *list;                   /* the latest list of frames; owned */
     struct mb_bench_series *series; /* being filled; owned */
-    /* beside: medians of the vendor's calls with device tables open, ns; 0: not measured; NaN: not measured */
+    /* beside: medians of the vendor's map and unmap with device tables open, ns; 0: none */
     double beside_ns[MB_LAB_VENDORS][2];
 };
 
@@ -39,8 +39,8 @@ void mb__bench_skip(struct mb_bench *b, const char *what, const char *how, uint6
 const mb_pfn *mb__bench_list(struct mb_bench *b, uint32_t count);
 enum mb_err mb__bench_vendors(struct mb_bench *b, const char *what, enum mb_lab_step step,
                               uint64_t bytes);
-/* bench_beside.c: who waits for a running kernel, what it loses, copies beside pending batches; then
- * the vendor's part in a context without helper channels. */
+/* bench_beside.c: who waits for a running kernel, what it loses, copies beside pending batches;
+ * then the vendor's part in a context without helper channels. */
 enum mb_err mb__bench_beside(struct mb_bench *b);
 enum mb_err mb__bench_beside_vendor(struct mb_bench *b);
 

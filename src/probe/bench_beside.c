@@ -2,14 +2,14 @@
 /*
  * bench_beside.c - mapping beside other work.
  *
- * waits      A kernel that takes SPIN_NS runs on another stream while one call is made. Did the call
- *            come back, and had it taken effect, before that kernel ended? value: 1 if so.
+ * waits      A kernel that takes SPIN_NS runs on another stream while one call is made. Did the
+ *            call come back, and had it taken effect, before that kernel ended? value: 1 if so.
  * neighbour  The vendor's own calls while device tables are open; value: their time over that in a
  *            context without.
- * slowdown   Random reads over all frames run on another stream while mappings are submitted as fast
- *            as the host can; value: their time with over without.
- * pending    Batches of several streams wait for a gate that the host holds shut; value: the rate of
- *            large copies meanwhile, over the rate with nothing pending.
+ * slowdown   Random reads over all frames run on another stream while mappings are submitted as
+ *            fast as the host can; value: their time with over without.
+ * pending    Batches of several streams wait for a gate that the host holds shut; value: the rate
+ *            of large copies meanwhile, over the rate with nothing pending.
  */
 #include <math.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@
 
 #define SPIN_NS ((uint64_t)60000000)
 #define NEIGHBOUR_BYTES ((uint64_t)64 << 20)
-/* Streams that wait for a word hold one of the context's hardware queues each, and others that share
- * it wait with them: CUDA_DEVICE_MAX_CONNECTIONS of 32 leaves room for so many. */
+/* Streams that wait for a word hold one of the context's hardware queues each, and others that
+ * share it wait with them: CUDA_DEVICE_MAX_CONNECTIONS of 32 leaves room for so many. */
 enum { DONE = MB_LAB_INVALIDATE | MB_LAB_MEMBAR, GATE = 9, PENDING_STREAMS = 16 };
 
 /* ------------------------------------------------------------ who waits */

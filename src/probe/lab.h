@@ -156,7 +156,7 @@ enum mb_lab_after {
     MB_LAB_MEMBAR = 1 << 2,
     MB_LAB_READ_ONLY = 1 << 3,
 };
-/* One batch: slots from `slot` on show pfns (NULL: cleared), then a barrier, then what flags say. */
+/* One batch: slots from `slot` on show pfns (NULL: cleared), a barrier, then what flags say. */
 enum mb_err mb__lab_write(struct mb_lab *lab, struct mb_hw_stream *stream, uint32_t slot,
                           uint32_t count, const mb_pfn *pfns, unsigned flags);
 
