@@ -36,7 +36,7 @@ static void print_row(const char *label, uint64_t allocated, uint64_t reserved, 
 
 static void print_table(const struct replay_result *r)
 {
-    uint64_t allocated = r->trace.requested_peak_bytes;
+    uint64_t allocated = r->served_peak_bytes;
     struct recorded_result recorded;
     char label[64];
 

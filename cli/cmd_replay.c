@@ -125,11 +125,11 @@ static int replay_one(const char *path, const struct replay_arguments *a,
         return code;
     code = replay_run(reader, path, options, &result);
     trace_close(reader);
-    if (code == CLI_BAD_INPUT)
+    if (result.bad_input)
         return cli_fail(code, "replay", "%s", result.problem);
     if (a->json)
         report_json(&context, &result);
-    else
+    else if (result.backend[0]) /* else nothing was measured */
         report_text(&context, &result);
     if (code)
         cli_fail(code, "replay", "%s: %s", path, result.problem);

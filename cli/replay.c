@@ -116,6 +116,8 @@ __attribute__((format(printf, 2, 3))) static void note_problem(struct replay *r,
 /* An error after which the replay cannot go on. */
 static int fatal(struct replay *r, const char *call, enum mb_err err)
 {
+    if (!r->result->error)
+        r->result->error = err;
     note_problem(r, "line %" PRIu64 ": %s: %s: %s", r->line, call, mb_error_name(err),
                  *mb_error_detail() ? mb_error_detail() : mb_error_text(err));
     return CLI_FAILED;
@@ -252,6 +254,9 @@ static int do_alloc(struct replay *r, const struct trace_event *event)
     if (err)
         return refuse(r, event, err);
     r->states[event->slot] = BLOCK_LIVE;
+    r->result->served_bytes += event->bytes;
+    if (r->result->served_bytes > r->result->served_peak_bytes)
+        r->result->served_peak_bytes = r->result->served_bytes;
     block = &r->blocks[event->slot];
     *block = (struct verify_block){
         .va = (uint64_t)(uintptr_t)ptr, .bytes = event->bytes, .present = stream};
@@ -292,6 +297,7 @@ static int do_free(struct replay *r, const struct trace_event *event)
     if (before_free(r, event) || get_stream(r, event->stream, &stream))
         return CLI_FAILED;
     r->states[event->slot] = BLOCK_NONE;
+    r->result->served_bytes -= r->blocks[event->slot].bytes;
     begin = cli_now_ns();
     err = r->options->policy->free(r->dev, (void *)(uintptr_t)r->blocks[event->slot].va, stream);
     histogram_add(&r->result->free_times, cli_now_ns() - begin);
@@ -455,10 +461,14 @@ static void judge(struct replay *r)
                      " faults; the first between lines %" PRIu64 " and %" PRIu64,
                      s->wrong_words, s->wrong_accesses, s->faults, result->wrong_after,
                      result->wrong_before);
-    if (!result->failed_requests && s->requested_peak_bytes != result->trace.requested_peak_bytes)
+    if (!result->failed_requests && result->served_peak_bytes != result->trace.requested_peak_bytes)
+        note_problem(r, "the trace's peak is %" PRIu64 " bytes, %" PRIu64 " were asked for",
+                     result->trace.requested_peak_bytes, result->served_peak_bytes);
+    if (s->requested_peak_bytes != result->served_peak_bytes)
         note_problem(r,
-                     "the trace's peak is %" PRIu64 " bytes, the library's account says %" PRIu64,
-                     result->trace.requested_peak_bytes, s->requested_peak_bytes);
+                     "the peak of what was served is %" PRIu64
+                     " bytes, the library's account says %" PRIu64,
+                     result->served_peak_bytes, s->requested_peak_bytes);
 }
 
 static void name_device(struct replay *r)
@@ -508,6 +518,8 @@ static int run_on_device(struct replay *r, struct trace_reader *reader)
     code = run_events(r, reader);
     if (!code)
         code = finish(r);
+    if (code)
+        (void)mb_stats_get(r->dev, &result->stats); /* so far; a lost device may refuse */
     result->wall_ns = cli_now_ns() - begin;
     result->trace = *trace_info(reader);
     result->writes = r->verifier.writes;
@@ -541,6 +553,7 @@ int replay_run(struct trace_reader *reader, const char *name, const struct repla
     r->random = options->seed;
     err = mb_open(0, options->config, &r->dev);
     if (err) {
+        result->error = err;
         note_problem(r, "mb_open: %s: %s", mb_error_name(err), mb_error_detail());
         code = err == MB_ERR_CONFIG ? CLI_BAD_INPUT : CLI_FAILED;
     } else {

@@ -35,7 +35,7 @@ struct replay_options {
 
 /* What came out. Units are in the names; stats are the library's at the end of the trace. */
 struct replay_result {
-    char backend[16];
+    char backend[16]; /* "": the device could not be opened, and nothing below was measured */
     char tables[24];
     char device_name[96];
     struct trace_info trace;
@@ -43,6 +43,8 @@ struct replay_result {
     uint64_t mallocs, frees;  /* calls made */
     uint64_t failed_requests; /* refused for want of memory */
     uint64_t failed_bytes;
+    /* live now, and most at any moment, without what was refused: what efficiency is made of */
+    uint64_t served_bytes, served_peak_bytes;
     uint64_t uses, waits, record_streams; /* of the stream generator, and waits that cross-stream
                                              frees needed */
     uint64_t wall_ns;                     /* from the first event to the last work's end */
@@ -51,6 +53,7 @@ struct replay_result {
     uint64_t writes, reads, bytes_read, blocks_unchecked; /* of the verifier */
     bool wrong;           /* something that must not be: see problem */
     char problem[640];    /* first thing that went wrong; "" if nothing */
+    enum mb_err error;    /* what ended the replay early; MB_OK if nothing did */
     bool bad_input;       /* the trace is at fault: problem is its message */
     uint64_t wrong_after; /* lines (or events) between which the first wrong word was noticed */
     uint64_t wrong_before;

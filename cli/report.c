@@ -7,11 +7,9 @@
 #include "cli.h"
 #include "json.h"
 
-double report_efficiency(uint64_t allocated_bytes, uint64_t reserved_bytes)
+double report_efficiency(uint64_t served_bytes, uint64_t reserved_bytes)
 {
-    if (!reserved_bytes)
-        return allocated_bytes ? 0 : 1;
-    return (double)allocated_bytes / (double)reserved_bytes;
+    return reserved_bytes ? (double)served_bytes / (double)reserved_bytes : 0;
 }
 
 bool report_is_simulated(const struct replay_result *result)
@@ -56,17 +54,20 @@ static void print_count(const char *label, uint64_t count, const char *note)
 static void print_peaks(const struct replay_result *r)
 {
     const struct trace_info *t = &r->trace;
-    uint64_t allocated = t->requested_peak_bytes;
+    uint64_t allocated = r->served_peak_bytes;
     char text[CLI_NUMBER_MAX];
 
-    printf("  %-20s%12s           as the trace asked\n", "peak allocated",
-           cli_format_bytes(allocated, text));
+    printf("  %-20s%12s           %s\n", "peak allocated", cli_format_bytes(allocated, text),
+           r->failed_requests ? "without the requests that failed" : "as the trace asked");
+    if (r->failed_requests)
+        printf("  %-20s%12s           with the requests that failed\n", "peak asked",
+               cli_format_bytes(t->requested_peak_bytes, text));
     print_peak("peak reserved", r->stats.reserved_peak_bytes, allocated,
                "all bytes held from the driver");
     print_peak("peak frames in use", r->stats.frames_used_peak_bytes, allocated,
                "frames with at least one live byte");
     if (t->segments)
-        print_peak("recorded reserved", t->segment_peak_bytes, allocated,
+        print_peak("recorded reserved", t->segment_peak_bytes, t->requested_peak_bytes,
                    "PyTorch's own segments in this trace");
 }
 
@@ -165,9 +166,10 @@ static void json_peaks(struct json_writer *w, const struct replay_result *r)
 {
     const struct trace_info *t = &r->trace;
     const struct mb_stats *s = &r->stats;
-    uint64_t allocated = t->requested_peak_bytes;
+    uint64_t allocated = r->served_peak_bytes;
 
     json_u64(w, "peak_allocated_bytes", allocated);
+    json_u64(w, "peak_asked_bytes", t->requested_peak_bytes);
     json_u64(w, "peak_reserved_bytes", s->reserved_peak_bytes);
     json_u64(w, "peak_frames_used_bytes", s->frames_used_peak_bytes);
     json_double(w, "efficiency", report_efficiency(allocated, s->reserved_peak_bytes));
@@ -214,12 +216,47 @@ static void json_counts(struct json_writer *w, const struct replay_result *r)
     json_u64(w, "va_handed_out_bytes", s->va_handed_out_bytes);
 }
 
+/* null where nothing ended the replay early. */
+static void json_error(struct json_writer *w, const struct replay_result *r)
+{
+    if (!r->error) {
+        json_text(w, "error", NULL);
+        return;
+    }
+    json_object(w, "error");
+    json_text(w, "name", mb_error_name(r->error));
+    json_text(w, "meaning", mb_error_text(r->error));
+    json_text(w, "detail", r->problem);
+    json_end_object(w);
+}
+
+/* The device could not be opened: a number would look measured, all but the one that says so. */
+static void json_not_opened(struct json_writer *w, const struct report_context *c,
+                            const struct replay_result *r)
+{
+    json_object(w, NULL);
+    json_text(w, "trace", c->trace);
+    json_text(w, "policy", c->policy);
+    json_text(w, "backend", NULL);
+    json_text(w, "version", mb_version());
+    json_double(w, "efficiency", 0);
+    json_bool(w, "ok", false);
+    json_text(w, "problem", r->problem);
+    json_error(w, r);
+    json_end_object(w);
+    json_finish(w);
+}
+
 void report_json(const struct report_context *c, const struct replay_result *r)
 {
     struct json_writer w = {.out = stdout};
     uint64_t calls = r->mallocs + r->frees;
     uint64_t in_calls_ns = r->malloc_times.total_ns + r->free_times.total_ns;
 
+    if (!r->backend[0]) {
+        json_not_opened(&w, c, r);
+        return;
+    }
     json_object(&w, NULL);
     json_head(&w, c, r);
     json_peaks(&w, r);
@@ -231,6 +268,7 @@ void report_json(const struct report_context *c, const struct replay_result *r)
     json_times(&w, "free", &r->free_times);
     json_bool(&w, "ok", !r->wrong);
     json_text(&w, "problem", r->problem);
+    json_error(&w, r);
     json_end_object(&w);
     json_finish(&w);
 }

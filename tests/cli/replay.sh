@@ -62,9 +62,40 @@ json 'r["malloc_calls"] == 2 and r["events"] == 3'
 printf 'a,1,60000000,0\na,2,60000000,0\na,3,60000000,0\na,4,1000,0\nf,3,60000000,0\n' >"$WORK/large.csv"
 run 1 replay "$WORK/large.csv" --backend sim --device-memory 128MiB --json --verify
 json 'r["failed_requests"] == 1 and r["failed_bytes"] == 60000000 and not r["ok"] and r["wrong_accesses"] == 0'
+json 'r["peak_allocated_bytes"] == 120001000 and r["peak_asked_bytes"] == 180001000 and r["error"] is None'
 says err "a request of 60000000 bytes failed: MB_ERR_NO_MEMORY"
 run 1 replay "$WORK/large.csv" --backend sim --limit 100MiB --json
-json 'r["failed_requests"] >= 1'
+json 'r["failed_requests"] >= 1 and 0 < r["efficiency"] <= 1 and 0 < r["efficiency_frames_used"] <= 1'
+# Nothing served, nothing held: not perfect.
+printf 'a,1,60000000000,0\n' >"$WORK/none.csv"
+run 1 replay "$WORK/none.csv" --backend sim --device-memory 128MiB --json
+json 'r["peak_allocated_bytes"] == 0 and r["peak_asked_bytes"] == 60000000000 and r["efficiency"] == 0'
+# A real trace in less memory than it needs.
+run 1 replay "$TORCH/gpt2.csv.gz" --backend sim --device-memory 20GiB --json
+json '0.8 < r["efficiency"] <= 1 and 0 < r["efficiency_frames_used"] <= 1 and not r["ok"]'
+json 'r["peak_allocated_bytes"] <= r["peak_reserved_bytes"] <= 20 << 30 < r["peak_asked_bytes"] == 23497078088'
+run 1 replay "$WORK/large.csv" --backend sim --device-memory 128MiB
+says out "peak asked"
+
+# A device that cannot be opened: no page of zeros, nothing that looks measured, and the reason.
+refused_open() {
+    local status=$1 name=$2
+    shift 2
+    run "$status" replay "$WORK/small.csv" "$@"
+    [ ! -s "$WORK/out" ] || fail "$* printed a report: $(head -3 "$WORK/out")"
+    says err "$name"
+    run "$status" replay "$WORK/small.csv" "$@" --json
+    json "r['ok'] is False and r['error']['name'] == '$name' and r['error']['detail'] and r['efficiency'] == 0"
+    json 'r["backend"] is None and "peak_reserved_bytes" not in r and "wrong_accesses" not in r'
+    says err "$name"
+}
+refused_open 2 MB_ERR_CONFIG --backend sim --config bogus:1
+if "$MOONBRIGHT" info --json | python3 -c 'import json, sys
+sys.exit(not any(b["name"] == "cuda" and not b["available"] for b in json.load(sys.stdin)["backends"]))'; then
+    refused_open 1 MB_ERR_NO_DEVICE --backend cuda
+else
+    echo "note: the backend cuda is usable here, so its refusal is not seen"
+fi
 
 # What cannot be opened, and configuration that is wrong.
 run 2 replay "$WORK/missing.csv"
