@@ -32,6 +32,7 @@ if(MB_ANALYZER)
         message(FATAL_ERROR "MB_ANALYZER needs gcc")
     endif()
     target_compile_options(mb_flags INTERFACE -fanalyzer)
+    target_compile_definitions(mb_flags INTERFACE MB_ANALYZER=1)
 endif()
 
 mb_summary("compiler" "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION}, ${CMAKE_BUILD_TYPE}")

@@ -16,7 +16,7 @@ enum {
     PROFILE_TEXT = 256, /* as in struct mb_hw_config */
     TRACE_TEXT = 256,   /* as in struct mb__config, also of nvtx */
     HISTORY_MAX = 1 << 24,
-    AUDIT_TEXT = 256,   /* as in struct mb_vm_config */
+    AUDIT_TEXT = 256, /* as in struct mb_vm_config */
     DEFAULT_WAIT_MS = 10000,
 };
 

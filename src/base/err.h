@@ -12,7 +12,7 @@ __attribute__((format(printf, 2, 3))) enum mb_err mb__fail(enum mb_err err, cons
 __attribute__((format(printf, 2, 3))) enum mb_err mb__fail_in(enum mb_err err, const char *format,
                                                               ...);
 
-#ifdef __clang_analyzer__
+#if defined(__clang_analyzer__) || defined(MB_ANALYZER)
 /* A static analyzer sees one file at a time: that the result is `err` is told here. */
 #define mb__fail(err, ...) (mb__fail((err), __VA_ARGS__), (err))
 #define mb__fail_in(err, ...) (mb__fail_in((err), __VA_ARGS__), (err))

@@ -166,7 +166,7 @@ enum mb_err mb__realloc(struct mb_device *dev, void *ptr, uint64_t requested, vo
     err = mb__malloc(dev, pool, requested, true, NULL, &new);
     if (err)
         return err;
-    mb__watch_note(dev, MB_HOOK_MALLOC, (uint64_t)(uintptr_t)new, requested, NULL);
+    mb__watch_note(dev, MB_HOOK_MALLOC, (uint64_t)(uintptr_t) new, requested, NULL);
     err = copy_over(dev, new, ptr, old_bytes < requested ? old_bytes : requested);
     if (err) {
         (void)mb__free(dev, new, true, NULL);

@@ -265,7 +265,7 @@ struct mb_device {
     struct mb_map by_native;                  /* native handle -> record, open streams */
     struct mb__stream *own;                   /* the runtime's own stream: maps for host requests */
     struct mb_event *events;
-    struct mb_event *spare_events;            /* destroyed ones, by next; kept until close, so that
+    struct mb_event *spare_events; /* destroyed ones, by next; kept until close, so that
                                                  their handles are known to be dead */
     struct mb_pool *pools, *default_pool;
     struct mb_pool *spare_pools; /* records of deleted ones, linked by next */
