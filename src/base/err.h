@@ -12,10 +12,21 @@ __attribute__((format(printf, 2, 3))) enum mb_err mb__fail(enum mb_err err, cons
 __attribute__((format(printf, 2, 3))) enum mb_err mb__fail_in(enum mb_err err, const char *format,
                                                               ...);
 
-#if defined(__clang_analyzer__) || defined(MB_ANALYZER)
 /* A static analyzer sees one file at a time: that the result is `err` is told here. */
+#if defined(__clang_analyzer__)
 #define mb__fail(err, ...) (mb__fail((err), __VA_ARGS__), (err))
 #define mb__fail_in(err, ...) (mb__fail_in((err), __VA_ARGS__), (err))
+#elif defined(MB_ANALYZER)
+#define MB__TOLD(call, err)                                                                        \
+    __extension__({                                                                                \
+        enum mb_err told_err = (call);                                                             \
+                                                                                                   \
+        if (told_err != (err))                                                                     \
+            __builtin_unreachable();                                                               \
+        told_err;                                                                                  \
+    })
+#define mb__fail(err, ...) MB__TOLD(mb__fail((err), __VA_ARGS__), err)
+#define mb__fail_in(err, ...) MB__TOLD(mb__fail_in((err), __VA_ARGS__), err)
 #endif
 
 #endif
