@@ -114,6 +114,8 @@ uint64_t mb__sim_stock_ns(struct mb_hw_dev *hw, enum mb_sim_stock what, uint64_t
         return frames * m->map_entry_ns;
     case MB_SIM_STOCK_UNMAP:
         return frames * m->unmap_entry_ns;
+    case MB_SIM_STOCK_ALIAS:
+        return frames * m->alias_entry_ns;
     case MB_SIM_STOCK_TLB_FLUSH:
         return m->flush_ns;
     case MB_SIM_STOCK_FIRST_TOUCH:

@@ -60,8 +60,9 @@ struct sim_model {
         *slab_free; /* create + map one handle; unmap + release; end: bytes 0 */
     const struct sim_point *stock_malloc, *stock_free, *stock_tables;
     uint64_t map_entry_ns, unmap_entry_ns; /* driver tables: per 2 MiB frame */
-    uint64_t flush_ns;                     /* driver: TLB flush */
-    uint64_t reserve_ns;                   /* driver: reserve addresses */
+    uint64_t alias_entry_ns; /* the vendor's map of a frame that is mapped elsewhere already */
+    uint64_t flush_ns;       /* driver: TLB flush */
+    uint64_t reserve_ns;     /* driver: reserve addresses */
     unsigned
         contention_percent; /* a driver call lasts longer by this for each other device in one */
 };

@@ -148,6 +148,7 @@ enum mb_sim_stock {
     MB_SIM_STOCK_MALLOC_TABLES, /* page-table share of MALLOC */
     MB_SIM_STOCK_MAP,           /* driver maps so many bytes as single 2 MiB frames */
     MB_SIM_STOCK_UNMAP,
+    MB_SIM_STOCK_ALIAS,     /* as MAP, of frames that another address shows already */
     MB_SIM_STOCK_TLB_FLUSH, /* bytes ignored */
     MB_SIM_STOCK_FIRST_TOUCH,
 };
