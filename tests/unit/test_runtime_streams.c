@@ -232,3 +232,58 @@ TEST(unknown_streams_are_refused)
     CHECK_EQ(mb_stream_destroy(dev, NULL), MB_ERR_NOT_FOUND);
     rt_close(dev);
 }
+
+static void *from_pool(mb_pool pool, mb_stream stream)
+{
+    void *ptr = NULL;
+
+    RT_OK(mb_pool_malloc_async(pool, BLOCK, stream, &ptr));
+    return ptr;
+}
+
+/*
+ * The library makes c wait for a, to use what a freed in a small pool. The point it waits for was
+ * recorded when d wanted a's memory, before a waited for b: so c does not come after b, and may not
+ * use what b freed in the large pool, until it has waited for b itself.
+ */
+TEST(a_wait_inherits_nothing_that_the_other_waited_for_after_its_point)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:2g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev), c = rt_stream(dev), d = rt_stream(dev);
+    void *first, *second, *of_b, *of_c, *of_d, *early, *late;
+    mb_pool small, large;
+
+    RT_OK(mb_pool_create(dev, &small));
+    RT_OK(mb_pool_create(dev, &large));
+    RT_OK(mb_pool_set(small, MB_POOL_LIMIT, 2 * BLOCK));
+    first = from_pool(small, a);
+    second = from_pool(small, a);
+    of_b = from_pool(large, b);
+    keep_busy(dev, first, a);
+    keep_busy(dev, of_b, b);
+    RT_OK(mb_free_async(dev, first, a));
+    RT_OK(mb_free_async(dev, second, a));
+    RT_OK(mb_free_async(dev, of_b, b));
+    of_d = from_pool(small, d);
+    order(dev, a, b);
+    of_c = from_pool(small, c);
+    CHECK(of_d == first || of_d == second); /* so d has waited for a, and c, too */
+    CHECK_PTR_EQ(of_c, of_d == first ? second : first);
+    early = from_pool(large, c);
+    CHECK(early != of_b);
+    order(dev, c, b);
+    late = from_pool(large, c);
+    CHECK_PTR_EQ(late, of_b);
+    for (unsigned i = 0; i < 3; i++) {
+        void *ptr = i == 0 ? of_c : i == 1 ? early : late;
+
+        rt_fill(dev, ptr, BLOCK, 1, c);
+        rt_verify(dev, ptr, BLOCK, 1, c);
+        RT_OK(mb_free_async(dev, ptr, c));
+    }
+    RT_OK(mb_free_async(dev, of_d, d));
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_pool_destroy(small));
+    RT_OK(mb_pool_destroy(large));
+    rt_close(dev);
+}
