@@ -33,7 +33,8 @@ struct mb_test_case {
 
 void mb_test_register(struct mb_test_case *test_case);
 
-/* Prints «SKIP: <case>: <reason>» and ends the case. Use SKIP. */
+/* Prints «SKIP: <case>: <reason>», unless a case before had the same reason, and ends the case. Use
+ * SKIP. */
 _Noreturn void mb_test_skip(const char *case_name, const char *reason);
 
 /*

@@ -8,6 +8,8 @@
 
 #define PIECE_BYTES ((uint64_t)512 << 20) /* what tree_adopt wants its ranges aligned to */
 
+enum { REASON_MAX = 512 }; /* bytes of why a configuration cannot be opened */
+
 static uint64_t round_up(uint64_t value, uint64_t step)
 {
     return (value + step - 1) / step * step;
@@ -23,9 +25,10 @@ static const struct mb_hw_backend *find_backend(const char *name)
     return NULL;
 }
 
-/* false, with the reason printed: this machine or build cannot do it. Anything else fails the case.
- */
-static bool open_config(const struct contract_config *config, uint64_t seed, struct contract *c)
+/* false, with the reason in `why`: this machine or build cannot do it. Anything else fails the
+ * case. */
+static bool open_config(const struct contract_config *config, uint64_t seed, struct contract *c,
+                        char *why, size_t size)
 {
     const struct mb_hw_backend *backend = find_backend(config->backend);
     struct mb_hw_config hw = config->hw;
@@ -33,19 +36,19 @@ static bool open_config(const struct contract_config *config, uint64_t seed, str
     enum mb_err err;
 
     if (!backend) {
-        printf("SKIP: contract: %s: this build has no backend %s\n", config->name, config->backend);
+        snprintf(why, size, "%s: this build has no backend %s", config->name, config->backend);
         return false;
     }
     backend->describe(hw.ordinal, &info);
     if (!info.available) {
-        printf("SKIP: contract: %s: %s\n", config->name, info.reason);
+        snprintf(why, size, "%s: %s", config->name, info.reason);
         return false;
     }
     hw.seed = seed;
     memset(c, 0, sizeof(*c));
     err = backend->open(&hw, &c->dev);
     if (err == MB_ERR_NOT_SUPPORTED || err == MB_ERR_PERMISSION) {
-        printf("SKIP: contract: %s: %s\n", config->name, mb_error_detail());
+        snprintf(why, size, "%s: %s", config->name, mb_error_detail());
         return false;
     }
     if (err)
@@ -104,17 +107,37 @@ static void give_back(struct contract *c)
     CHECK_EQ(c->hw->health(c->dev), MB_OK);
 }
 
+/* A configuration that cannot be opened is told once, not for each rule. */
+static void tell_once(const char *why)
+{
+    static char told[16][REASON_MAX];
+
+    for (unsigned i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
+        if (!strcmp(told[i], why))
+            return;
+        if (!told[i][0]) {
+            snprintf(told[i], sizeof(told[i]), "%s", why);
+            break;
+        }
+    }
+    printf("SKIP: contract: %s\n", why);
+}
+
 void contract_run(const struct contract_config *configs, unsigned count, contract_rule rule)
 {
     uint64_t state = mb_test_seed();
+    char why[REASON_MAX] = "";
     unsigned ran = 0;
 
     for (unsigned i = 0; i < count; i++) {
         uint64_t seed = mb_test_random(&state);
         struct contract c;
 
-        if (!open_config(&configs[i], seed, &c))
+        if (!open_config(&configs[i], seed, &c, why, sizeof(why))) {
+            if (count > 1)
+                tell_once(why);
             continue;
+        }
         ran++;
         printf("  %s, seed 0x%" PRIx64 "\n", configs[i].name, seed);
         fflush(stdout);
@@ -127,7 +150,7 @@ void contract_run(const struct contract_config *configs, unsigned count, contrac
         free_lists(&c);
     }
     if (!ran)
-        SKIP("no configuration of the backend can be opened; the reasons are above");
+        SKIP(count > 1 ? "no configuration can be opened; the reasons are above" : why);
 }
 
 bool contract_cannot(const struct contract *c, const char *rule, const char *why)

@@ -31,6 +31,16 @@ TEST(plain_skips)
     SKIP("the reason of this skip");
 }
 
+TEST(same_skip_1)
+{
+    SKIP("no such device");
+}
+
+TEST(same_skip_2)
+{
+    SKIP("no such device");
+}
+
 TEST(plain_bad)
 {
     CHECK_EQ(1, 2);
@@ -57,6 +67,10 @@ expect_text "CASES: 1 passed, 0 failed, 0 skipped"
 expect 1 "$scratch/cases" plain_bad
 expect 77 "$scratch/cases" plain_skips
 expect_text "SKIP: plain_skips: the reason of this skip"
+expect 77 "$scratch/cases" 'same_skip_*'
+expect_text "SKIP: same_skip_1: no such device"
+expect_text "CASES: 0 passed, 0 failed, 2 skipped"
+[ "$(grep -c '^SKIP: ' <<<"$output")" -eq 1 ] || fail "one reason is told more than once: $output"
 expect 1 "$scratch/cases" 'nothing*'
 MB_TEST_SEED=tomorrow expect 1 "$scratch/cases" plain_good
 expect_text "MB_TEST_SEED"
@@ -65,7 +79,7 @@ cat >"$scratch/CMakeLists.txt" <<PROJECT
 cmake_minimum_required(VERSION 3.25)
 project(cases NONE)
 enable_testing()
-foreach(case plain_good plain_bad plain_skips crashes)
+foreach(case plain_good plain_bad plain_skips crashes same_skip_*)
     add_test(NAME \${case} COMMAND $scratch/cases \${case})
 endforeach()
 add_test(NAME three COMMAND $scratch/cases plain_*)
@@ -74,7 +88,7 @@ add_test(NAME other_bad COMMAND false)
 add_test(NAME other_skip COMMAND sh -c "echo SKIP: other: no such device; exit 77")
 add_test(NAME silent_skip COMMAND sh -c "exit 77")
 add_test(NAME no_program COMMAND $scratch/missing)
-set_tests_properties(plain_skips other_skip silent_skip PROPERTIES SKIP_RETURN_CODE 77)
+set_tests_properties(plain_skips same_skip_* other_skip silent_skip PROPERTIES SKIP_RETURN_CODE 77)
 PROJECT
 cmake -S "$scratch" -B "$scratch/build" >/dev/null
 run=("$scratch/scripts/run-tests" --tier mixed --build "$scratch/build")
@@ -105,6 +119,16 @@ rm "$tsv"
 expect 1 "${run[@]}" -- -R '^three$'
 expect 1 "$scratch/scripts/summary" "$tsv" "$tsv"
 [ "${output##*$'\n'}" = "2 passed, 2 failed, 2 skipped" ] || fail "the sum is: $output"
+
+rm "$tsv"
+expect 0 "${run[@]}" -- -R '^(other_good|other_skip|same_skip.*)$'
+expect 0 "$scratch/scripts/summary" "$tsv"
+expect_text "  no such device (3 cases): "
+[ "$(grep -c 'no such device' <<<"$output")" -eq 1 ] || fail "one reason has several lines: $output"
+rm "$tsv"
+expect 0 "${run[@]}" -- -R '^(other_good|same_skip.*)$'
+expect 0 "$scratch/scripts/summary" "$tsv"
+expect_text "  same_skip_*: same_skip_1: no such device (2 cases)"
 
 # Nothing run is not success.
 : >"$tsv"

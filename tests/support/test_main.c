@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ static struct mb_test_case **last_link = &first_case;
 static const char *running_case; /* valid while a case runs */
 static size_t run_count;         /* cases started; less than registered when a pattern is given */
 static size_t skip_count;        /* cases that ended in SKIP */
+static char *skip_reasons[64];   /* those told, so that each is told once; never freed */
 static uint64_t seed;            /* valid from the start of main */
 
 void mb_test_register(struct mb_test_case *test_case)
@@ -47,10 +49,27 @@ uint64_t mb_test_random_below(uint64_t *state, uint64_t bound)
     return mb_test_random(state) % bound;
 }
 
+/* False if another case has told it. Beyond the list's room all are new. */
+static bool new_reason(const char *reason)
+{
+    size_t count = sizeof(skip_reasons) / sizeof(skip_reasons[0]);
+
+    for (size_t i = 0; i < count; i++) {
+        if (!skip_reasons[i]) {
+            skip_reasons[i] = strdup(reason);
+            return true;
+        }
+        if (!strcmp(skip_reasons[i], reason))
+            return false;
+    }
+    return true;
+}
+
 _Noreturn void mb_test_skip(const char *case_name, const char *reason)
 {
     skip_count++;
-    printf("SKIP: %s: %s\n", case_name ? case_name : running_case, reason);
+    if (new_reason(reason))
+        printf("SKIP: %s: %s\n", case_name ? case_name : running_case, reason);
     fflush(stdout);
     skip();
     abort(); /* skip() leaves by longjmp */
