@@ -51,7 +51,10 @@ struct sim_op *mb__sim_stream_head(struct mb_hw_stream *stream)
 
 const uint32_t *mb__sim_stream_data(struct mb_hw_stream *stream)
 {
-    return (const uint32_t *)(const void *)stream->data.base + stream->data.head;
+    const uint32_t *base = (const void *)stream->data.base;
+
+    /* A stream that never carried data has none. */
+    return base ? base + stream->data.head : NULL;
 }
 
 static void deactivate(struct mb_hw_stream *stream)
