@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "data.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,9 +13,15 @@ enum {
 
 static bool readable(const char *directory, const char *name, char *buffer, size_t size)
 {
+    char plain[PATH_MAX];
     int n = snprintf(buffer, size, "%s/%s", directory, name);
 
-    return n > 0 && (size_t)n < size && access(buffer, R_OK) == 0;
+    if (n <= 0 || (size_t)n >= size || access(buffer, R_OK) != 0)
+        return false;
+    /* Without the ..: people read it. */
+    if (realpath(buffer, plain) && strlen(plain) < size)
+        snprintf(buffer, size, "%s", plain);
+    return true;
 }
 
 bool data_find(const char *name, char *buffer, size_t size)

@@ -15,6 +15,15 @@ struct progress {
 };
 
 void progress_begin(struct progress *p, const char *name, bool quiet);
+enum {
+    PROGRESS_LINE_MAX = 512, /* bytes of a line, with its end */
+};
+/*
+ * The line as drawn on a terminal of `columns`: always shorter than that, so that it stands on one
+ * row. A name without room loses its beginning, where a path says least; figures are kept.
+ */
+void progress_line(char line[PROGRESS_LINE_MAX], const char *name, uint64_t events,
+                   uint64_t live_bytes, unsigned columns);
 /* Draws at most five times a second. */
 void progress_update(struct progress *p, uint64_t events, uint64_t live_bytes);
 /* Wipes the line. */

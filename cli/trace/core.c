@@ -45,6 +45,16 @@ enum trace_status trace_core_input_failed(struct trace_core *core, uint64_t line
     return status;
 }
 
+enum trace_status trace_core_end(struct trace_core *core, uint64_t line)
+{
+    const struct trace_info *info = &core->info;
+
+    if (info->events || info->ignored)
+        return TRACE_END;
+    return trace_core_fail(core, line ? line : 1,
+                           "the file ends without an event; expected an allocation trace");
+}
+
 /* The dense index of a stream; a new one for a name not seen before. */
 static enum trace_status stream_index(struct trace_core *core, const struct trace_record *record,
                                       uint32_t *out)

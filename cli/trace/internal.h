@@ -67,6 +67,8 @@ struct trace_block {
     uint32_t next_free; /* while the slot is free: the next free slot, or TRACE_NO_SLOT */
 };
 #define TRACE_NO_SLOT UINT32_MAX
+/* The first line of a compact log, which may be left out. */
+#define TRACE_TORCH_HEADER "op,id,bytes,stream"
 
 /*
  * Live blocks by name, and the names of freed ones, so that a second free is told from the free of
@@ -140,6 +142,8 @@ trace_core_fail(struct trace_core *core, uint64_t line, const char *format, ...)
 /* Passes on a failure of the input: its message gets the position. Returns status. */
 enum trace_status trace_core_input_failed(struct trace_core *core, uint64_t line,
                                           enum trace_status status, const char *problem);
+/* At the end of a text: TRACE_END, or bad input where not one record was read. */
+enum trace_status trace_core_end(struct trace_core *core, uint64_t line);
 /* Checks a record against all before it, keeps the accounts, fills *event. */
 enum trace_status trace_core_accept(struct trace_core *core, const struct trace_record *record,
                                     struct trace_event *event);

@@ -85,11 +85,12 @@ bool trace_format_by_name(const char *name, enum trace_format *out)
 /*
  * From the first bytes: a pickle begins with PROTO (0x80) or, in protocols 0 and 1, with the opcode
  * of a dict, list, mark or (then refused) a global; an RMM log with its header; the compact log
- * with a comment or an operation and a comma.
+ * with a comment, its header, or an operation and a comma.
  */
 static enum trace_format recognise(const uint8_t *data, size_t size)
 {
     static const char rmm[] = "Thread,Time,Action,";
+    static const char torch[] = TRACE_TORCH_HEADER;
 
     while (size && (*data == '\n' || *data == '\r')) {
         data++;
@@ -99,6 +100,8 @@ static enum trace_format recognise(const uint8_t *data, size_t size)
         return TRACE_FORMAT_AUTO;
     if (size >= sizeof(rmm) - 1 && !memcmp(data, rmm, sizeof(rmm) - 1))
         return TRACE_FORMAT_RMM_CSV;
+    if (size >= sizeof(torch) - 1 && !memcmp(data, torch, sizeof(torch) - 1))
+        return TRACE_FORMAT_TORCH_CSV;
     if (data[0] == '#' || (size >= 2 && data[1] == ',' && strchr("afSs", data[0]) && data[0]))
         return TRACE_FORMAT_TORCH_CSV;
     if (data[0] == 0x80 || (data[0] && strchr("(}]c", data[0])))
@@ -106,12 +109,25 @@ static enum trace_format recognise(const uint8_t *data, size_t size)
     return TRACE_FORMAT_AUTO;
 }
 
+/* The first bytes, behind the mark that some editors put before UTF-8. */
+static enum trace_status first_bytes(struct trace_input *input, const uint8_t **data,
+                                     size_t *available)
+{
+    static const uint8_t mark[] = {0xef, 0xbb, 0xbf};
+    enum trace_status status = trace_input_peek(input, 64, data, available);
+
+    if (status || *available < sizeof(mark) || memcmp(*data, mark, sizeof(mark)) != 0)
+        return status;
+    trace_input_take(input, sizeof(mark));
+    return trace_input_peek(input, 64, data, available);
+}
+
 static enum trace_status choose_format(struct trace_input *input, const char *name,
                                        enum trace_format *format, char *error, size_t error_size)
 {
     const uint8_t *data = NULL;
     size_t available = 0;
-    enum trace_status status = trace_input_peek(input, 64, &data, &available);
+    enum trace_status status = first_bytes(input, &data, &available);
     char quoted[192];
 
     if (status) {

@@ -129,7 +129,7 @@ static enum trace_status rmm_next(void *opaque, struct trace_event *event)
         enum trace_status status = trace_line(self->input, &line, problem);
 
         if (status == TRACE_END)
-            return status;
+            return trace_core_end(&self->core, self->line);
         self->line++;
         if (status)
             return trace_core_input_failed(&self->core, self->line, status, problem);

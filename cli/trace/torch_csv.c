@@ -5,7 +5,8 @@
  *     a  a block was allocated      S  the allocator took a segment from the driver
  *     f  its free has completed     s  it gave a segment back
  *
- * Ids are numbers, unique for a block's life; S and s have 0 there. # starts a comment line.
+ * Ids are numbers, unique for a block's life; S and s have 0 there. # starts a comment line. The
+ * first other line may be the header, op,id,bytes,stream.
  */
 #include "internal.h"
 
@@ -17,7 +18,8 @@
 struct torch_csv {
     struct trace_core core;
     struct trace_input *input;
-    uint64_t line; /* number of the line last read */
+    uint64_t line;   /* number of the line last read */
+    bool lines_seen; /* one that is no comment */
 };
 
 static enum trace_status bad_number(struct torch_csv *self, const char *what,
@@ -97,12 +99,17 @@ static enum trace_status torch_next(void *opaque, struct trace_event *event)
         enum trace_status status = trace_line(self->input, &line, problem);
 
         if (status == TRACE_END)
-            return status;
+            return trace_core_end(&self->core, self->line);
         self->line++;
         if (status)
             return trace_core_input_failed(&self->core, self->line, status, problem);
         if (!line.length || line.at[0] == '#')
             continue;
+        if (!self->lines_seen) {
+            self->lines_seen = true;
+            if (trace_text_is(line, TRACE_TORCH_HEADER))
+                continue;
+        }
         status = parse_line(self, line, &record);
         return status ? status : trace_core_accept(&self->core, &record, event);
     }

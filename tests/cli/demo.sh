@@ -10,6 +10,7 @@ says out "MoonBright on sim (this run)         21.88 GiB"
 says out "0 wrong."
 says out "software GPU"
 says err "gpt2.csv.gz"
+if grep -qF ".." "$WORK/err"; then fail "the path is not plain: $(head -1 "$WORK/err")"; fi
 
 mkdir -p "$WORK/empty"
 export MOONBRIGHT_DATA=$WORK/empty

@@ -7,7 +7,38 @@
 #include "cli/address_tree.h"
 #include "cli/histogram.h"
 #include "cli/json.h"
+#include "cli/progress.h"
 #include "test.h"
+
+static const char *progress_at(unsigned columns, const char *name)
+{
+    static char line[PROGRESS_LINE_MAX];
+
+    progress_line(line, name, 1234567, (uint64_t)3 << 30, columns);
+    return line;
+}
+
+TEST(progress_fits_the_terminal)
+{
+    static const char path[] = "runs/2025-01-01/rank-17/allocations-of-the-last-hour.csv.gz";
+    static const char figures[] = "1,234,567 events, 3.00 GiB allocated";
+
+    CHECK_STR_EQ(progress_at(80, "gpt2"), "gpt2: 1,234,567 events, 3.00 GiB allocated");
+    CHECK_STR_EQ(progress_at(200, path),
+                 "...allocations-of-the-last-hour.csv.gz: 1,234,567 events, 3.00 GiB allocated");
+    CHECK_STR_EQ(progress_at(60, path),
+                 "...e-last-hour.csv.gz: 1,234,567 events, 3.00 GiB allocated");
+    CHECK_STR_EQ(progress_at(42, path), figures);
+    CHECK_STR_EQ(progress_at(10, path), "1,234,567");
+    CHECK_STR_EQ(progress_at(1, path), "");
+    /* A cut falls between characters: e with an accent is two bytes. */
+    CHECK_STR_EQ(progress_at(48, "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"
+                                 "\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9"),
+                 "...\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9\xc3\xa9: "
+                 "1,234,567 events, 3.00 GiB allocated");
+    for (unsigned columns = 0; columns < 120; columns++)
+        CHECK(strlen(progress_at(columns, path)) < (columns ? columns : 1));
+}
 
 TEST(json_is_written_and_escaped)
 {

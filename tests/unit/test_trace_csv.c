@@ -106,6 +106,68 @@ TEST(torch_events)
     trace_close(reader);
 }
 
+/* Reads to the end, which must be a good one; the reader stays for trace_info(). */
+static struct trace_reader *read_text(const char *text)
+{
+    struct trace_reader *reader = open_text(text);
+    struct trace_event event;
+    enum trace_status status;
+
+    while ((status = trace_next(reader, &event)) == TRACE_OK)
+        ;
+    CHECK_EQ(status, TRACE_END);
+    return reader;
+}
+
+TEST(a_header_and_a_mark_of_utf8_are_passed_over)
+{
+    static const char *const beginnings[] = {
+        "op,id,bytes,stream\n", "\xef\xbb\xbf", "\xef\xbb\xbfop,id,bytes,stream\r\n",
+        "# comment\nop,id,bytes,stream\n", "\xef\xbb\xbf# comment\n\n"};
+
+    for (size_t i = 0; i < sizeof(beginnings) / sizeof(beginnings[0]); i++) {
+        struct trace_reader *reader;
+        char text[128];
+
+        snprintf(text, sizeof(text), "%sa,1,8,0\nf,1,8,0\n", beginnings[i]);
+        reader = read_text(text);
+        CHECK_EQ(trace_info(reader)->format, TRACE_FORMAT_TORCH_CSV);
+        CHECK_EQ(trace_info(reader)->events, 2);
+        trace_close(reader);
+    }
+    trace_close(read_text("\xef\xbb\xbfThread,Time,Action,Pointer,Size,Stream\n"
+                          "1,0,allocate,0x10,8,0x0\n"));
+    check_text_refused("a,1,8,0\nop,id,bytes,stream\n", "t:2: the operation is \"op\"");
+    check_text_refused("op,id,bytes,stream\nop,id,bytes,stream\n", "t:2: the operation is \"op\"");
+    check_text_refused("\xef\xbb\xbf\xef\xbb\xbf"
+                       "a,1,8,0\n",
+                       "t:1: the file begins with");
+}
+
+TEST(a_text_without_an_event_is_refused)
+{
+    check_text_refused("#\n# only comments\n", "t:2: the file ends without an event");
+    check_text_refused("op,id,bytes,stream\n", "t:1: the file ends without an event");
+    check_text_refused("Thread,Time,Action,Pointer,Size,Stream\n",
+                       "t:1: the file ends without an event");
+    /* A segment is an event, and so is a request for nothing, though it moves no memory. */
+    trace_close(read_text("S,0,4096,0\n"));
+    trace_close(read_text("Thread,Time,Action,Pointer,Size,Stream\n1,0,allocate,0x0,0,0x0\n"));
+}
+
+/* Recording may begin when segments are held already. */
+TEST(a_segment_given_back_may_be_from_before_the_trace)
+{
+    struct trace_reader *reader = read_text("s,0,4096,0\nS,0,2097152,0\ns,0,4194304,0\n"
+                                            "S,0,1048576,0\n");
+    const struct trace_info *info = trace_info(reader);
+
+    CHECK_EQ(info->segments, 2);
+    CHECK_EQ(info->segment_peak_bytes, 2097152);
+    CHECK_EQ(info->segment_bytes, 1048576);
+    trace_close(reader);
+}
+
 TEST(rmm_events)
 {
     struct trace_reader *reader =
