@@ -5,12 +5,13 @@
  * ERRORS     Every call returns enum mb_err; MB_OK is 0. Results go to *out and are untouched on
  *            failure. A failed call changes nothing. mb_error_detail() gives the long text of the
  *            calling thread's last failure: what was asked, what is allowed, what to do.
- * THREADS    All calls may be made from any thread at any time on an open device, except mb_close(),
- *            which must be the last use of it.
+ * THREADS    All calls may be made from any thread at any time on an open device, except
+ *            mb_close(), which must be the last use of it.
  * STREAMS    A call named *_async takes effect in the order of the stream it is given: after
  *            everything enqueued on that stream before it and before everything enqueued later.
- *            It never waits for the device. A stream is the vendor's own (cudaStream_t, hipStream_t,
- *            CUstream) or, on the software GPU, one from mb_stream_create(). NULL is the default one.
+ *            It never waits for the device. A stream is the vendor's own (cudaStream_t,
+ *            hipStream_t, CUstream) or, on the software GPU, one from mb_stream_create(). NULL is
+ *            the default one.
  * POINTERS   Device addresses are void * and must not be dereferenced by the host.
  * FORK       After fork() the child's MoonBright is disabled: every call returns MB_ERR_FORKED.
  */
@@ -82,30 +83,39 @@ MB_API const char *mb_version(void);
 
 /* ------------------------------------------------------------------ devices */
 
-typedef struct mb_device *mb_device;
-typedef struct mb_pool *mb_pool;
-typedef struct mb_mem *mb_mem;     /* physical memory: a list of frames, no address */
-typedef struct mb_event *mb_event; /* a point in a stream */
-typedef void *mb_stream;           /* the vendor's stream handle, or one of mb_stream_create() */
+/* In C a handle is a pointer to the struct of its own name. C++ has one name space for both, so
+ * there the struct is called otherwise; it is the same pointer. */
+#ifdef __cplusplus
+#define MB_HANDLE(name) typedef struct name##_record *name
+#else
+#define MB_HANDLE(name) typedef struct name *name
+#endif
+MB_HANDLE(mb_device);
+MB_HANDLE(mb_pool);
+MB_HANDLE(mb_mem);       /* physical memory: a list of frames, no address */
+MB_HANDLE(mb_event);     /* a point in a stream */
+typedef void *mb_stream; /* the vendor's stream handle, or one of mb_stream_create() */
 
 /* What one backend says about itself on this machine; strings live as long as the process. */
 struct mb_backend_info {
-    const char *name;   /* "sim", "cuda", "hip" */
-    bool available;     /* it could be opened now */
-    bool chosen;        /* it is what mb_open(.., NULL, ..) would take */
-    const char *tables; /* who writes page tables: "simulated", "device-inline", "device-isolated", "driver" */
-    const char *reason; /* why it is not available or not chosen, or what limits it; "" if nothing */
+    const char *name; /* "sim", "cuda", "hip" */
+    bool available;   /* it could be opened now */
+    bool chosen;      /* it is what mb_open(.., NULL, ..) would take */
+    /* Who writes page tables: "simulated", "device-inline", "device-isolated", "driver". */
+    const char *tables;
+    /* Why it is not available or not chosen, or what limits it; "" if nothing. */
+    const char *reason;
     char device_name[96];
     char driver[64];
 };
 
-/* Fills up to `capacity` entries in order of preference and stores the number of backends in *count.
- * Opens nothing that changes the machine's state. Thread-safe. */
+/* Fills up to `capacity` entries in order of preference and stores the number of backends in
+ * *count. Opens nothing that changes the machine's state. Thread-safe. */
 MB_API enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigned *count);
 
-/* Devices of the backend that mb_open(.., config, ..) would take; their ordinals are 0 to *count - 1.
- * Several may be open at once, and each has addresses of its own: a pointer of one given to another
- * is MB_ERR_NOT_FOUND. `config` as there. */
+/* Devices of the backend that mb_open(.., config, ..) would take; their ordinals are below
+ * *count. Several may be open at once, and each has addresses of its own: a pointer of one given to
+ * another is MB_ERR_NOT_FOUND. `config` as there. */
 MB_API enum mb_err mb_device_count(const char *config, int *count);
 
 /*
@@ -114,7 +124,8 @@ MB_API enum mb_err mb_device_count(const char *config, int *count);
  * MB_ERR_CONFIG. doc/configuration.md lists the keys.
  */
 MB_API enum mb_err mb_open(int ordinal, const char *config, mb_device *out);
-/* Waits for the device, returns every frame and address, reports leaks if asked to. NULL is allowed. */
+/* Waits for the device, returns every frame and address, reports leaks if asked to. NULL is
+ * allowed. */
 MB_API void mb_close(mb_device dev);
 /* Waits until everything enqueued on every stream known to MoonBright has finished. */
 MB_API enum mb_err mb_device_sync(mb_device dev);
@@ -124,7 +135,8 @@ MB_API const char *mb_device_tables(mb_device dev);
 /* The device's own name, like "NVIDIA H200"; lives until mb_close(). */
 MB_API const char *mb_device_name(mb_device dev);
 
-/* Streams and events. On CUDA and HIP the vendor's own calls serve as well; these work everywhere. */
+/* Streams and events. On CUDA and HIP the vendor's own calls serve as well; these work
+ * everywhere. */
 MB_API enum mb_err mb_stream_create(mb_device dev, mb_stream *out);
 /* Waits for nothing: what was freed on the stream is anybody's once its last work has finished. */
 MB_API enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream);
@@ -146,22 +158,24 @@ MB_API enum mb_err mb_free(mb_device dev, void *ptr);
  * range, otherwise copies on the default stream and waits. On failure the old block stands. */
 MB_API enum mb_err mb_realloc(mb_device dev, void *ptr, size_t bytes, void **out);
 
-/* The block may be used by work enqueued on `stream` after the call, or on streams ordered after it. */
+/* The block may be used by work enqueued on `stream` after the call, or on streams ordered after
+ * it. */
 MB_API enum mb_err mb_malloc_async(mb_device dev, size_t bytes, mb_stream stream, void **out);
 /* The block may be reused once `stream` has reached this point. NULL ptr is allowed. */
 MB_API enum mb_err mb_free_async(mb_device dev, void *ptr, mb_stream stream);
-/* Tells that `stream` uses the block too: a later free waits for what is on that stream at the free. */
+/* Tells that `stream` uses the block too: a later free waits for what is on that stream at the
+ * free. */
 MB_API enum mb_err mb_record_stream(mb_device dev, void *ptr, mb_stream stream);
 
 /* ------------------------------------------------------------------ pools */
 
 enum mb_pool_attr {
-    MB_POOL_RELEASE_THRESHOLD,    /* bytes kept when a synchronize finds free ones; default UINT64_MAX */
-    MB_POOL_LIMIT,                /* bytes of frames this pool may hold; 0: no limit */
-    MB_POOL_REUSE_FOLLOW_EVENTS,  /* 1: reuse across streams when an event orders them */
-    MB_POOL_REUSE_OPPORTUNISTIC,  /* 1: reuse across streams when the free is already complete */
-    MB_POOL_REUSE_INTERNAL_DEPS,  /* 1: may insert a stream wait to reuse a block */
-    MB_POOL_RESERVED_CURRENT,     /* read only from here on; HIGH may be reset by writing 0 */
+    MB_POOL_RELEASE_THRESHOLD,   /* bytes kept at a synchronize; default UINT64_MAX */
+    MB_POOL_LIMIT,               /* bytes of frames this pool may hold; 0: no limit */
+    MB_POOL_REUSE_FOLLOW_EVENTS, /* 1: reuse across streams when an event orders them */
+    MB_POOL_REUSE_OPPORTUNISTIC, /* 1: reuse across streams when the free is already complete */
+    MB_POOL_REUSE_INTERNAL_DEPS, /* 1: may insert a stream wait to reuse a block */
+    MB_POOL_RESERVED_CURRENT,    /* read only from here on; HIGH may be reset by writing 0 */
     MB_POOL_RESERVED_HIGH,
     MB_POOL_USED_CURRENT,
     MB_POOL_USED_HIGH,
@@ -170,10 +184,10 @@ enum mb_pool_attr {
 
 /*
  * GRAPHS     What is allocated while a stream is captured must stay where it is until the graph is
- *            destroyed, and what is freed there must not serve anybody else. A pool with MB_POOL_KEEP
- *            does that: its blocks are never stitched, no stream waits, its memory is reused only in the
- *            order of the stream that freed it or along events that MoonBright was told of, and
- *            nothing of it goes elsewhere until the attribute is 0 again.
+ *            destroyed, and what is freed there must not serve anybody else. A pool with
+ *            MB_POOL_KEEP does that: its blocks are never stitched, no stream waits, its memory is
+ *            reused only in the order of the stream that freed it or along events that MoonBright
+ *            was told of, and nothing of it goes elsewhere until the attribute is 0 again.
  */
 MB_API enum mb_err mb_pool_create(mb_device dev, mb_pool *out);
 /* MB_ERR_BUSY while blocks of it live. */
@@ -196,7 +210,7 @@ enum mb_prot {
 
 enum mb_map_kind {
     MB_MAP,     /* va .. va+bytes shows mem at mem_offset */
-    MB_ALIAS,   /* va .. va+bytes shows the frames now mapped at `src`; each counts one reference more */
+    MB_ALIAS,   /* va .. va+bytes shows the frames now at `src`; each has a reference more */
     MB_UNMAP,   /* part of a mapping, a whole one, or several */
     MB_PROTECT, /* change access of a mapped range */
 };
@@ -233,29 +247,31 @@ MB_API enum mb_err mb_mem_sleep(mb_device dev, void *va, uint64_t bytes, mb_stre
 MB_API enum mb_err mb_mem_wake(mb_device dev, void *va, uint64_t bytes, mb_stream stream);
 
 struct mb_pointer_info {
-    void *base;            /* start of the block or mapping */
-    uint64_t bytes;        /* its size as requested */
-    uint64_t generation;   /* grows with every remap of the range: renew registrations when it moved */
+    void *base;     /* start of the block or mapping */
+    uint64_t bytes; /* its size as requested */
+    uint64_t
+        generation; /* grows with every remap of the range: renew registrations when it moved */
     bool driver_visible;   /* the vendor driver's own records describe these addresses truthfully */
     bool stitched;         /* frames are not physically consecutive */
     unsigned aliases_high; /* largest reference count of a frame below it */
 };
 MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_info *out);
 
-/* Called after a remap has been enqueued, without locks held; must not call back into MoonBright. */
+/* Called after a remap has been enqueued, without locks held; must not call back into MoonBright.
+ * */
 typedef void (*mb_remap_hook)(void *user, void *va, uint64_t bytes, uint64_t generation);
 MB_API enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user);
 
 enum mb_hook_kind {
-    MB_HOOK_MALLOC,  /* ptr, bytes as asked for, stream (NULL for mb_malloc()) */
-    MB_HOOK_FREE,    /* the same of the free; mb_realloc() is a free and a malloc */
-    MB_HOOK_GROW,    /* a pool got frames, mapped from ptr on */
-    MB_HOOK_TRIM,    /* a pool gave frames back */
-    MB_HOOK_STITCH,  /* a block was composed of several ranges; ptr is its address */
-    MB_HOOK_MAP,     /* addresses came to show frames: mb_mem_map*(), mb_mem_wake() */
-    MB_HOOK_UNMAP,   /* addresses show nothing: mb_mem_map*(), mb_mem_sleep() */
-    MB_HOOK_OOM,     /* a request of `bytes` failed for want of frames, addresses or by a limit */
-    MB_HOOK_REMAP,   /* frames behind addresses may have changed: renew registrations */
+    MB_HOOK_MALLOC, /* ptr, bytes as asked for, stream (NULL for mb_malloc()) */
+    MB_HOOK_FREE,   /* the same of the free; mb_realloc() is a free and a malloc */
+    MB_HOOK_GROW,   /* a pool got frames, mapped from ptr on */
+    MB_HOOK_TRIM,   /* a pool gave frames back */
+    MB_HOOK_STITCH, /* a block was composed of several ranges; ptr is its address */
+    MB_HOOK_MAP,    /* addresses came to show frames: mb_mem_map*(), mb_mem_wake() */
+    MB_HOOK_UNMAP,  /* addresses show nothing: mb_mem_map*(), mb_mem_sleep() */
+    MB_HOOK_OOM,    /* a request of `bytes` failed for want of frames, addresses or by a limit */
+    MB_HOOK_REMAP,  /* frames behind addresses may have changed: renew registrations */
 };
 struct mb_hook_event {
     enum mb_hook_kind kind;
@@ -314,13 +330,13 @@ struct mb_bench_row {
 typedef void (*mb_bench_callback)(void *user, const struct mb_bench_row *row);
 
 struct mb_bench_options {
-    const char *name;       /* map, unmap, remap, alias, protect, alloc, beside */
-    const uint64_t *sizes;  /* bytes, multiples of 2 MiB; NULL: 2 MiB to 2 GiB */
+    const char *name;      /* map, unmap, remap, alias, protect, alloc, beside */
+    const uint64_t *sizes; /* bytes, multiples of 2 MiB; NULL: 2 MiB to 2 GiB */
     unsigned size_count;
-    unsigned samples;       /* 0: default; fewer are taken of what lasts long */
-    unsigned pending;       /* beside: batches that wait while copies run; 0: 1000 */
-    uint64_t seed;          /* of the frame lists */
-    bool no_vendor;         /* leave the vendor's own calls out */
+    unsigned samples; /* 0: default; fewer are taken of what lasts long */
+    unsigned pending; /* beside: batches that wait while copies run; 0: 1000 */
+    uint64_t seed;    /* of the frame lists */
+    bool no_vendor;   /* leave the vendor's own calls out */
 };
 /*
  * Opens the device by itself, so the caller should have none open on it, measures and closes. Every
@@ -386,8 +402,8 @@ struct mb_latency {
 /* A consistent copy under the device's lock. requested <= allocated <= mapped <= owned and
  * owned + free = held frames, at every moment. */
 struct mb_stats {
-    uint64_t requested_bytes, requested_peak_bytes; /* as callers asked */
-    uint64_t allocated_bytes, allocated_peak_bytes; /* after rounding */
+    uint64_t requested_bytes, requested_peak_bytes;     /* as callers asked */
+    uint64_t allocated_bytes, allocated_peak_bytes;     /* after rounding */
     uint64_t frames_used_bytes, frames_used_peak_bytes; /* frames with at least one live byte */
     uint64_t reserved_bytes, reserved_peak_bytes; /* all held from the driver: frames used and free,
                                                      anchors, donors */
@@ -409,8 +425,8 @@ enum mb_stats_format {
     MB_STATS_TEXT, /* lines "key value" */
     MB_STATS_JSON, /* one object, key: value */
 };
-/* The statistics by the names of PyTorch's memory_stats() (doc/statistics.md). *needed (may be NULL)
- * gets the size with the terminating 0; capacity 0 only asks for it, one too small is
+/* The statistics by the names of PyTorch's memory_stats() (doc/statistics.md). *needed (may be
+ * NULL) gets the size with the terminating 0; capacity 0 only asks for it, one too small is
  * MB_ERR_INVALID. */
 MB_API enum mb_err mb_stats_text(mb_device dev, enum mb_stats_format format, char *out,
                                  size_t capacity, size_t *needed);
@@ -434,9 +450,10 @@ struct mb_tables_report {
     void *first;       /* address of the first wrong one; NULL: none */
 };
 /*
- * Compares every live page-table entry of this device with the host's record; with `repair`, writes the
- * record over what differs, invalidates, waits for that and compares again. MB_ERR_CORRUPT while something
- * differs; *out (may be NULL) is filled then too. Holds the device's lock for as long as it takes.
+ * Compares every live page-table entry of this device with the host's record; with `repair`, writes
+ * the record over what differs, invalidates, waits for that and compares again. MB_ERR_CORRUPT
+ * while something differs; *out (may be NULL) is filled then too. Holds the device's lock for as
+ * long as it takes.
  */
 MB_API enum mb_err mb_check_tables(mb_device dev, bool repair, struct mb_tables_report *out);
 
@@ -444,18 +461,18 @@ MB_API enum mb_err mb_check_tables(mb_device dev, bool repair, struct mb_tables_
 
 /* What a record of the log tells; see doc/audit.md. */
 enum mb_audit_kind {
-    MB_AUDIT_SESSION, /* a device was opened; call: its name */
-    MB_AUDIT_HOME,    /* frames were had from the driver and are mapped at their home */
+    MB_AUDIT_SESSION,  /* a device was opened; call: its name */
+    MB_AUDIT_HOME,     /* frames were had from the driver and are mapped at their home */
     MB_AUDIT_HOMELESS, /* they go back to the driver */
-    MB_AUDIT_TAKE,    /* frames get an owner */
-    MB_AUDIT_GIVE,    /* the owner gives them back */
-    MB_AUDIT_MAP,     /* planned by a batch: addresses will show frames */
-    MB_AUDIT_UNMAP,   /* planned: they will no longer show these frames */
-    MB_AUDIT_PROTECT, /* planned: access to them changes */
-    MB_AUDIT_DONE,    /* the batch was submitted; without it, nobody knows */
-    MB_AUDIT_UNDONE,  /* the batch was refused and changed nothing */
-    MB_AUDIT_REPAIR,  /* an entry that was not the record's has been written over */
-    MB_AUDIT_CLOSE,   /* the device was closed and nothing is mapped any more */
+    MB_AUDIT_TAKE,     /* frames get an owner */
+    MB_AUDIT_GIVE,     /* the owner gives them back */
+    MB_AUDIT_MAP,      /* planned by a batch: addresses will show frames */
+    MB_AUDIT_UNMAP,    /* planned: they will no longer show these frames */
+    MB_AUDIT_PROTECT,  /* planned: access to them changes */
+    MB_AUDIT_DONE,     /* the batch was submitted; without it, nobody knows */
+    MB_AUDIT_UNDONE,   /* the batch was refused and changed nothing */
+    MB_AUDIT_REPAIR,   /* an entry that was not the record's has been written over */
+    MB_AUDIT_CLOSE,    /* the device was closed and nothing is mapped any more */
     MB_AUDIT_KINDS
 };
 
@@ -463,15 +480,15 @@ enum { MB_AUDIT_CALL = 22 };
 
 struct mb_audit_record {
     enum mb_audit_kind kind;
-    enum mb_prot prot;    /* MAP, PROTECT */
-    uint64_t sequence;    /* in its session, from 1 */
-    uint64_t time_ns;     /* since 1970 */
-    uint64_t batch;       /* number in its session; 0: of no batch */
-    uint64_t va, bytes;   /* addresses; 0: none */
-    uint64_t phys;        /* device physical address of the first frame; the others follow it */
-    uint64_t stream;      /* the caller's handle; 0: default, or none */
+    enum mb_prot prot;  /* MAP, PROTECT */
+    uint64_t sequence;  /* in its session, from 1 */
+    uint64_t time_ns;   /* since 1970 */
+    uint64_t batch;     /* number in its session; 0: of no batch */
+    uint64_t va, bytes; /* addresses; 0: none */
+    uint64_t phys;      /* device physical address of the first frame; the others follow it */
+    uint64_t stream;    /* the caller's handle; 0: default, or none */
     uint32_t pid;
-    uint32_t owner;       /* accounting tag: a pool or memory object of the session */
+    uint32_t owner;           /* accounting tag: a pool or memory object of the session */
     char call[MB_AUDIT_CALL]; /* public call, cut off if longer */
 };
 typedef void (*mb_audit_visit)(void *user, const struct mb_audit_record *record);
@@ -481,8 +498,9 @@ struct mb_audit_summary {
     uint64_t tail_bytes; /* torn end of the file, not read */
     bool closed;         /* the last session ended with mb_close() */
 };
-/* Reads a log that the configuration key audit:PATH made, in order; needs no device. `visit` and `out` may be
- * NULL. MB_ERR_IO, MB_ERR_PARSE (no log), MB_ERR_CORRUPT (damaged before its end). Thread-safe. */
+/* Reads a log that the configuration key audit:PATH made, in order; needs no device. `visit` and
+ * `out` may be NULL. MB_ERR_IO, MB_ERR_PARSE (no log), MB_ERR_CORRUPT (damaged before its end).
+ * Thread-safe. */
 MB_API enum mb_err mb_audit_read(const char *path, mb_audit_visit visit, void *user,
                                  struct mb_audit_summary *out);
 /* "map", "take"; never NULL. */

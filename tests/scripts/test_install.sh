@@ -5,8 +5,7 @@
 
 [ -z "$MB_SANITIZE" ] || skip "the program built here would lack the sanitizers' run time"
 header=$MB_SOURCE_DIR/include/moonbright.h
-nm --defined-only "$MB_BUILD_DIR/lib/libmoonbright.a" 2>/dev/null | grep -q ' T mb_version$' ||
-    skip "the library does not define mb_version yet"
+[ -e "$MB_BUILD_DIR/lib/libmoonbright.so" ] || fail "the build directory has no library to install"
 
 prefix=$scratch/prefix
 cmake --install "$MB_BUILD_DIR" --prefix "$prefix" >"$scratch/log" || fail "install: $(cat "$scratch/log")"
@@ -41,6 +40,11 @@ for how in shared static; do
     LD_LIBRARY_PATH=${pc%/*/*} expect 0 "$scratch/user"
     [ "$output" = "$version $version" ] || fail "$how: header and library say «$output», not $version"
 done
+
+# The header is C++ as well.
+cxx=$(command -v c++ || command -v g++) || fail "no C++ compiler; build-essential has one"
+"$cxx" -x c++ -std=c++11 -Wall -Wextra -pedantic -Werror -I "$prefix/include" -c "$scratch/user.c" -o "$scratch/user.o" ||
+    fail "the header does not compile as C++"
 
 if [ -x "$MB_MOONBRIGHT" ]; then
     [ -x "$prefix/bin/moonbright" ] || fail "the command is not installed"
