@@ -45,6 +45,23 @@ run 2 replay x --seed -3
 run 2 replay x --seed
 run 2 replay x --quiet=1
 
+# The man page has an entry for every command and every bench, and names no other.
+page=$SOURCE/doc/man/moonbright.1
+run 0 help
+commands=$(sed -n '/^commands:/,/^$/s/^  \([a-z]*\) .*/\1/p' "$WORK/out")
+"$MOONBRIGHT" bench 2>&1 | sed -n '/^benches:/,/^$/s/^  \([a-z]*\) .*/\1/p' >"$WORK/benches"
+sed -n '/^\.SH COMMANDS/,/^\.SH OPTIONS/p' "$page" | grep -A1 '^\.TP' | grep '^\.B' >"$WORK/entries"
+if [ "$(wc -w <<<"$commands")" -lt 9 ] || [ "$(wc -l <"$WORK/benches")" -lt 9 ]; then fail "no list of commands"; fi
+for name in $commands; do
+    grep -qE "^\.B[RI]? \"?$name\b" "$WORK/entries" || fail "the man page has no entry for $name"
+done
+while read -r name; do
+    grep -E '^\.B[RI]? "?bench' "$WORK/entries" | grep -qw "$name" || fail "the man page has no entry for bench $name"
+done <"$WORK/benches"
+while read -r name; do
+    grep -qxF "$name" <<<"$commands" || fail "the man page has an entry for $name, which is no command"
+done < <(sed -E 's/^\.B[RI]? "?([a-z]+).*/\1/' "$WORK/entries" | sort -u)
+
 run 0 info
 says out "sim:"
 run 0 info --json
