@@ -8,7 +8,7 @@
 
 #define PIECE_BYTES ((uint64_t)512 << 20) /* what tree_adopt wants its ranges aligned to */
 
-enum { REASON_MAX = 512 }; /* bytes of why a configuration cannot be opened */
+enum { REASON_MAX = 1024 }; /* bytes of why a configuration cannot be opened */
 
 static uint64_t round_up(uint64_t value, uint64_t step)
 {
@@ -107,35 +107,33 @@ static void give_back(struct contract *c)
     CHECK_EQ(c->hw->health(c->dev), MB_OK);
 }
 
-/* A configuration that cannot be opened is told once, not for each rule. */
+/* What cannot be opened is told once, not for each rule. */
 static void tell_once(const char *why)
 {
-    static char told[16][REASON_MAX];
+    static char told[REASON_MAX];
 
-    for (unsigned i = 0; i < sizeof(told) / sizeof(told[0]); i++) {
-        if (!strcmp(told[i], why))
-            return;
-        if (!told[i][0]) {
-            snprintf(told[i], sizeof(told[i]), "%s", why);
-            break;
-        }
-    }
+    if (!strcmp(told, why))
+        return;
+    snprintf(told, sizeof(told), "%s", why);
     printf("SKIP: contract: %s\n", why);
 }
 
 void contract_run(const struct contract_config *configs, unsigned count, contract_rule rule)
 {
     uint64_t state = mb_test_seed();
-    char why[REASON_MAX] = "";
+    char why[REASON_MAX] = ""; /* of all that cannot be opened, "; " behind each */
+    size_t used = 0;
     unsigned ran = 0;
 
     for (unsigned i = 0; i < count; i++) {
         uint64_t seed = mb_test_random(&state);
         struct contract c;
 
-        if (!open_config(&configs[i], seed, &c, why, sizeof(why))) {
-            if (count > 1)
-                tell_once(why);
+        if (!open_config(&configs[i], seed, &c, why + used, sizeof(why) - used)) {
+            used = strlen(why);
+            used += (size_t)snprintf(why + used, sizeof(why) - used, "; ");
+            if (used >= sizeof(why))
+                used = sizeof(why) - 1;
             continue;
         }
         ran++;
@@ -149,8 +147,12 @@ void contract_run(const struct contract_config *configs, unsigned count, contrac
         }
         free_lists(&c);
     }
+    if (used >= 2)
+        why[used - 2] = '\0';
     if (!ran)
-        SKIP(count > 1 ? "no configuration can be opened; the reasons are above" : why);
+        SKIP(why);
+    if (used)
+        tell_once(why);
 }
 
 bool contract_cannot(const struct contract *c, const char *rule, const char *why)
