@@ -107,6 +107,22 @@ static void give_back(struct contract *c)
     CHECK_EQ(c->hw->health(c->dev), MB_OK);
 }
 
+/* What the rule at work was not held to, by how many configurations; told when it is through. The
+ * main thread's. */
+static struct {
+    const char *rule, *config, *why; /* of the latest */
+    unsigned count;
+} cannot;
+
+static void tell_cannot(unsigned configs)
+{
+    if (cannot.count == 1)
+        printf("SKIP: %s: %s: %s\n", cannot.rule, cannot.config, cannot.why);
+    else if (cannot.count)
+        printf("SKIP: %s: %s (%u of %u configurations)\n", cannot.rule, cannot.why, cannot.count,
+               configs);
+}
+
 /* What cannot be opened is told once, not for each rule. */
 static void tell_once(const char *why)
 {
@@ -125,6 +141,7 @@ void contract_run(const struct contract_config *configs, unsigned count, contrac
     size_t used = 0;
     unsigned ran = 0;
 
+    cannot.count = 0;
     for (unsigned i = 0; i < count; i++) {
         uint64_t seed = mb_test_random(&state);
         struct contract c;
@@ -147,6 +164,7 @@ void contract_run(const struct contract_config *configs, unsigned count, contrac
         }
         free_lists(&c);
     }
+    tell_cannot(count);
     if (used >= 2)
         why[used - 2] = '\0';
     if (!ran)
@@ -157,7 +175,10 @@ void contract_run(const struct contract_config *configs, unsigned count, contrac
 
 bool contract_cannot(const struct contract *c, const char *rule, const char *why)
 {
-    printf("SKIP: %s: %s: %s\n", rule, c->config->name, why);
+    cannot.rule = rule;
+    cannot.config = c->config->name;
+    cannot.why = why;
+    cannot.count++;
     return false;
 }
 

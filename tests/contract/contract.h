@@ -116,7 +116,8 @@ CONTRACT_RULES(CONTRACT_DECLARE)
 /* Opens each configuration anew, runs the rule, checks that nothing was wrong that the rule did not
  * cause itself, and closes. Skips the case when no configuration can be opened. */
 void contract_run(const struct contract_config *configs, unsigned count, contract_rule rule);
-/* A rule that this configuration cannot be held to; prints «SKIP: ...» and returns false. */
+/* A rule that this configuration cannot be held to; the run prints «SKIP: ...», one line for all
+ * configurations of a rule. Returns false. `rule` and `why` live as long as the process. */
 bool contract_cannot(const struct contract *c, const char *rule, const char *why);
 
 /* ------------------------------------------------------------ helpers */
