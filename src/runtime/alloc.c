@@ -235,7 +235,8 @@ static enum mb_err grown(struct mb__request *req)
 
 static enum mb_err released(struct mb__request *req)
 {
-    if (req->grow_err == MB_ERR_LIMIT || !mb__release_others(req->dev, req->pool))
+    /* The pool's own limit stays, whoever gives back; what others hold counts against the device's. */
+    if (req->own_limit || !mb__release_others(req->dev, req->pool))
         return MB_ERR_NO_MEMORY;
     req->dev->counters.retries++;
     return grown(req);
@@ -256,6 +257,22 @@ static enum mb_err waited(struct mb__request *req)
     return retry(req);
 }
 
+/* What other pools gave back last may still be shown by windows that were dropped only then: such
+ * frames serve once the unmap has been executed. */
+static enum mb_err after_drain(struct mb__request *req)
+{
+    struct mb_vm_stats stats;
+
+    mb__vm_stats(req->dev->vm, &stats);
+    if (!stats.draining_bytes)
+        return MB_ERR_NO_MEMORY;
+    if (mb__wait_on_host(req->dev)) {
+        mb__log(MB_LOG_INFO, "runtime", "host wait for frames: %s", mb_error_detail());
+        return MB_ERR_NO_MEMORY;
+    }
+    return retry(req);
+}
+
 static enum mb_err after_host_wait(struct mb__request *req)
 {
     enum mb_err err;
@@ -272,7 +289,9 @@ static enum mb_err after_host_wait(struct mb__request *req)
     mb__bins_flush(req->dev, NULL);
     mb__promote(req->pool, true);
     err = retry(req);
-    return err == MB_ERR_NO_MEMORY ? released(req) : err;
+    if (err == MB_ERR_NO_MEMORY)
+        err = released(req);
+    return err == MB_ERR_NO_MEMORY ? after_drain(req) : err;
 }
 
 enum mb_err mb__find_memory(struct mb__request *req)
@@ -343,7 +362,10 @@ static enum mb_err malloc_locked(struct mb_device *dev, struct mb_pool *pool, ui
     if (err) {
         block_drop(dev, req.block);
         dev->counters.failed_requests++;
-        return err == MB_ERR_NO_MEMORY ? mb__oom_report(&req, requested, err) : err;
+        if (err != MB_ERR_NO_MEMORY)
+            return err;
+        return mb__oom_report(&req, requested,
+                              req.grow_err == MB_ERR_LIMIT ? MB_ERR_LIMIT : MB_ERR_NO_MEMORY);
     }
     req.block->addr += req.block->zone_bytes;
     publish(&req, requested);

@@ -125,7 +125,7 @@ enum mb_err mb__oom_report(struct mb__request *req, uint64_t requested, enum mb_
     print_top(top, sizeof(top), &holders);
     if (req->grow_err == MB_ERR_LIMIT)
         snprintf(limit, sizeof(limit), "; the limit of %" PRIu64 " bytes stops growth",
-                 req->pool->limit_bytes ? req->pool->limit_bytes : dev->config.vm.limit_bytes);
+                 req->own_limit ? req->pool->limit_bytes : dev->config.vm.limit_bytes);
     return mb__fail(err,
                     "%" PRIu64 " bytes: the pool owns %" PRIu64 " of %" PRIu64
                     " on the device, %" PRIu64 " live blocks hold %" PRIu64

@@ -106,9 +106,14 @@ static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes)
 {
     uint32_t frames = (uint32_t)(bytes / FRAME);
     unsigned count = 0, flags = MB_PFN_NEAR_HIGH;
-    struct mb_run *runs = malloc(frames * sizeof(*runs));
+    struct mb_run *runs;
     enum mb_err err;
 
+    if (bytes > pool->dev->hw->caps.total_bytes)
+        return mb__fail(MB_ERR_NO_MEMORY,
+                        "%" PRIu64 " more bytes are needed, the device has %" PRIu64 " in all",
+                        bytes, pool->dev->hw->caps.total_bytes);
+    runs = malloc(frames * sizeof(*runs));
     if (!runs)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %u runs", frames);
     if (pool->keep)
@@ -139,7 +144,8 @@ enum mb_err mb__pool_grow(struct mb__request *req)
         rounded = round_up(req->bytes > exact ? req->bytes : exact, 16 * FRAME);
     if (pool->limit_bytes && pool->heap.total_bytes + rounded > pool->limit_bytes)
         rounded = exact;
-    if (pool->limit_bytes && pool->heap.total_bytes + exact > pool->limit_bytes)
+    req->own_limit = pool->limit_bytes && pool->heap.total_bytes + exact > pool->limit_bytes;
+    if (req->own_limit)
         return mb__fail(MB_ERR_LIMIT,
                         "the pool holds %" PRIu64 " bytes and may hold %" PRIu64 "; %" PRIu64
                         " more are needed; raise MB_POOL_LIMIT or free something",

@@ -127,6 +127,8 @@ static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t request
         return mb__bad_pointer(dev, ptr, "mb_realloc");
     *old_bytes = block->requested;
     *pool = block->pool;
+    if (requested > dev->hw->caps.total_bytes)
+        return MB_ERR_NO_MEMORY; /* rounding must not wrap; malloc says what is wrong and counts it */
     if (block->pins)
         return MB_ERR_NO_MEMORY; /* aliases show its frames: leave them alone */
     mb__watch_note(dev, MB_HOOK_FREE, block->addr, block->requested, NULL);
@@ -172,6 +174,11 @@ enum mb_err mb__realloc(struct mb_device *dev, void *ptr, uint64_t requested, vo
         (void)mb__free(dev, new, true, NULL);
         return err;
     }
+    err = mb__free(dev, ptr, true, NULL);
+    if (err) { /* a breach of its red zones, or another thread freed it: the old block stands */
+        (void)mb__free(dev, new, true, NULL);
+        return err;
+    }
     *out = new;
-    return mb__free(dev, ptr, true, NULL);
+    return MB_OK;
 }

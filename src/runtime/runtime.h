@@ -302,6 +302,7 @@ struct mb__request {
     uint64_t missing_bytes;    /* what the last plan lacked; 0: unknown */
     bool ordered;              /* other streams' memory may be used where order allows */
     enum mb_err grow_err;      /* why growth failed last; MB_OK: it did not */
+    bool own_limit;            /* it failed at the limit of the pool, not of the device */
 };
 
 /* ------------------------------------------------------------------ device.c */

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Requests at the edge: sizes that no device has, memory that is free but not yet idle, limits. A
+ * request fails only if no waiting would have served it, and a failed one leaves everything as it
+ * was.
+ */
+#include "support/runtime_rig.h"
+
+/* Work that is still running when the host goes on. */
+static void keep_busy(mb_device dev, void *ptr, mb_stream stream)
+{
+    for (unsigned i = 0; i < 400; i++)
+        rt_fill(dev, ptr, 2 * RT_MIB, i, stream);
+}
+
+TEST(realloc_beyond_the_device_changes_nothing)
+{
+    static const uint64_t sizes[] = {UINT64_MAX,        UINT64_MAX - 1,    UINT64_MAX - 510,
+                                     UINT64_MAX - 511,  (uint64_t)1 << 63, (uint64_t)1 << 53,
+                                     (uint64_t)1 << 40, (uint64_t)1 << 36, 65 * RT_MIB};
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    void *ptr = rt_malloc(dev, 3 * RT_MIB, NULL), *other;
+    uint64_t failed = rt_stats(dev).failed_requests;
+
+    rt_fill(dev, ptr, 3 * RT_MIB, 1, NULL);
+    RT_OK(mb_device_sync(dev));
+    for (unsigned i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        void *out = &dev;
+
+        CHECK_EQ(mb_realloc(dev, ptr, sizes[i], &out), MB_ERR_NO_MEMORY);
+        CHECK_PTR_EQ(out, &dev);
+        CHECK_EQ(rt_stats(dev).failed_requests, failed + i + 1);
+    }
+    other = rt_malloc(dev, 3 * RT_MIB, NULL);
+    rt_fill(dev, other, 3 * RT_MIB, 2, NULL);
+    rt_verify(dev, ptr, 3 * RT_MIB, 1, NULL);
+    RT_OK(mb_free_async(dev, ptr, NULL));
+    RT_OK(mb_free_async(dev, other, NULL));
+    rt_close(dev);
+}
+
+/* `pinned`: a second stream uses the blocks, so no single stream is behind their window. */
+static void take_from_another_pool(bool elsewhere)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev), c = rt_stream(dev);
+    void *work = NULL, *blocks[32], *composed, *big = NULL;
+    unsigned count = 0;
+    mb_pool pool;
+
+    RT_OK(mb_pool_create(dev, &pool));
+    RT_OK(mb_malloc(dev, 2 * RT_MIB, &work));
+    while (count < 32 && !mb_malloc_async(dev, 3 * RT_MIB, a, &blocks[count]))
+        count++;
+    for (unsigned i = 0; i < count; i += 2)
+        RT_OK(mb_free_async(dev, blocks[i], a));
+    composed = rt_malloc(dev, 14 * RT_MIB + 512, a);
+    CHECK_EQ(rt_stats(dev).stitched_blocks, 1);
+    keep_busy(dev, work, b);
+    RT_OK(mb_record_stream(dev, composed, b));
+    RT_OK(mb_free_async(dev, composed, elsewhere ? b : a));
+    for (unsigned i = 1; i < count; i += 2) {
+        RT_OK(mb_record_stream(dev, blocks[i], b));
+        RT_OK(mb_free_async(dev, blocks[i], a));
+    }
+    RT_OK(mb_pool_malloc_async(pool, 50 * RT_MIB, c, &big));
+    RT_OK(mb_free_async(dev, big, c));
+    RT_OK(mb_free(dev, work));
+    rt_close(dev);
+}
+
+TEST(frames_under_another_pools_windows_serve_at_the_first_try)
+{
+    take_from_another_pool(false);
+    take_from_another_pool(true);
+}
+
+TEST(under_a_limit_idle_memory_of_another_pool_serves)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:512m,limit:128m");
+    void *ptr = NULL;
+    mb_pool pool;
+
+    RT_OK(mb_pool_create(dev, &pool));
+    RT_OK(mb_pool_malloc_async(pool, 80 * RT_MIB, NULL, &ptr));
+    RT_OK(mb_free_async(dev, ptr, NULL));
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_malloc(dev, 80 * RT_MIB, &ptr));
+    RT_OK(mb_free(dev, ptr));
+    rt_close(dev);
+}
+
+TEST(a_limit_that_stops_a_request_is_named)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:512m,limit:128m");
+    void *ptr = NULL, *kept = NULL;
+    mb_pool pool;
+
+    CHECK_EQ(mb_malloc(dev, 200 * RT_MIB, &ptr), MB_ERR_LIMIT);
+    RT_OK(mb_pool_create(dev, &pool));
+    RT_OK(mb_pool_malloc_async(pool, 3 * RT_MIB, NULL, &kept));
+    RT_OK(mb_pool_set(pool, MB_POOL_LIMIT, 1));
+    CHECK_EQ(mb_pool_malloc_async(pool, 100 * RT_MIB, NULL, &ptr), MB_ERR_LIMIT);
+    CHECK_EQ(rt_stats(dev).failed_requests, 2);
+    RT_OK(mb_free_async(dev, kept, NULL));
+    rt_close(dev);
+}
+
+/* A zone is breached through an alias of the page that holds it. */
+TEST(realloc_of_a_block_with_a_breach_changes_nothing)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m,check:redzone");
+    void *ptr = NULL, *va = NULL, *out = &dev;
+    struct mb_map_op op = {.kind = MB_ALIAS, .prot = MB_PROT_READ_WRITE, .bytes = 2 * RT_MIB};
+
+    RT_OK(mb_malloc(dev, 2 * RT_MIB - 1024, &ptr));
+    RT_OK(mb_mem_reserve(dev, 2 * RT_MIB, 0, &va));
+    op.va = va;
+    op.src = (char *)ptr - 512;
+    RT_OK(mb_mem_map(dev, &op));
+    RT_OK(mb_fill_async(dev, va, 512, 1, NULL));
+    RT_OK(mb_device_sync(dev));
+    op.kind = MB_UNMAP;
+    RT_OK(mb_mem_map(dev, &op));
+    CHECK_EQ(mb_realloc(dev, ptr, 3 * RT_MIB, &out), MB_ERR_CORRUPT);
+    CHECK_PTR_EQ(out, &dev);
+    CHECK_EQ(rt_stats(dev).live_blocks, 1);
+    CHECK_EQ(mb_free(dev, ptr), MB_ERR_CORRUPT);
+    RT_OK(mb_check(dev));
+    mb_close(dev);
+}
