@@ -407,11 +407,11 @@ void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb_
                       uint64_t ticket)
 {
     struct mb_pool *pool = block->pool;
-    struct mb__order *order = stream ? block->uses : NULL;
+    struct mb__order *order = block->uses; /* after the free: names its stream too */
     struct mb__lane *lane = &pool->ready;
 
     if (order)
-        lane = &pool->apart; /* `order` names the stream of the free too */
+        lane = &pool->apart;
     else if (stream)
         lane = pool->lanes[stream->index]; /* made when the block was freed */
     if (stream && ticket > stream->freed)
@@ -428,10 +428,70 @@ void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb_
     block_drop(dev, block);
 }
 
+/* One more stream whose later frees wait for it. `ticket`: see struct mb__block.uses. */
+static enum mb_err add_use(struct mb__block *block, struct mb__stream *stream, uint64_t ticket)
+{
+    struct mb__order *uses;
+
+    for (unsigned i = 0; block->uses && i < block->uses->count; i++) {
+        struct mb__order_point *point = &block->uses->points[i];
+
+        if (point->stream != stream)
+            continue;
+        if (ticket > point->ticket)
+            point->ticket = ticket;
+        return MB_OK;
+    }
+    uses = mb__order_new(block->uses, stream, ticket);
+    if (!uses)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
+    uses->refs = 1;
+    if (block->state == MB__BLOCK_LIVE)
+        stream->named++;
+    mb__order_unref(block->uses);
+    block->uses = uses;
+    return MB_OK;
+}
+
+/* The order that its free has given to a pinned block becomes one that others can join. */
+static enum mb_err join_order(struct mb__block *block, struct mb__stream *stream, uint64_t ticket)
+{
+    if (!block->uses && block->stream && block->stream != stream) {
+        enum mb_err err = add_use(block, block->stream, block->ticket);
+
+        if (err)
+            return err;
+    }
+    if (block->uses)
+        return add_use(block, stream, ticket);
+    block->stream = stream; /* freed by the host, or on this very stream */
+    block->ticket = ticket;
+    return MB_OK;
+}
+
+enum mb_err mb__block_await(struct mb__block *block, struct mb__stream *stream)
+{
+    uint64_t ticket = mb__stream_ticket(stream);
+    struct mb__lane *lane;
+    enum mb_err err = mb__pool_lane(block->pool, stream, &lane);
+
+    if (!err)
+        err = block->state == MB__BLOCK_LIVE ? add_use(block, stream, ticket)
+                                             : join_order(block, stream, ticket);
+    if (!err && ticket > stream->freed)
+        stream->freed = ticket;
+    return err;
+}
+
 void mb__block_unpin(struct mb_device *dev, struct mb__block *block)
 {
-    if (--block->pins || block->state != MB__BLOCK_PINNED)
+    uint32_t pins = block->pins - 1;
+
+    /* The warm path looks at `uses` only when it sees no pin. */
+    __atomic_store_n(&block->pins, pins, __ATOMIC_RELEASE);
+    if (pins || block->state != MB__BLOCK_PINNED)
         return;
+    mb__debug_on_unpin(dev, block);
     mb__block_return(dev, block, block->stream, block->ticket);
 }
 
@@ -468,6 +528,26 @@ struct mb__block *mb__block_holding(struct mb_device *dev, uint64_t addr)
     return block;
 }
 
+/* The host promises that the device is done with the block; that an alias of it has been unmapped, of
+ * that it knows only the call. */
+static enum mb_err unmaps_of(const struct mb__order *uses, struct mb__order **order)
+{
+    for (unsigned i = 0; uses && i < uses->count; i++) {
+        const struct mb__order_point *point = &uses->points[i];
+        struct mb__order *more;
+
+        if (!point->ticket)
+            continue;
+        more = mb__order_new(*order, point->stream, point->ticket);
+        if (!more)
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
+        more->refs = 1;
+        mb__order_unref(*order);
+        *order = more;
+    }
+    return MB_OK;
+}
+
 /* What may fail in a free: the lane, and the joint order of a block that several streams used.
  * Tickets of the other streams are those open at the free. */
 static enum mb_err prepare_free(struct mb__block *block, struct mb__stream *stream,
@@ -476,7 +556,9 @@ static enum mb_err prepare_free(struct mb__block *block, struct mb__stream *stre
     struct mb__lane *lane;
 
     *order = NULL;
-    if (block->uses && stream) {
+    if (!stream)
+        return unmaps_of(block->uses, order);
+    if (block->uses) {
         *order = mb__order_new(block->uses, stream, 0);
         if (!*order)
             return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
@@ -597,22 +679,11 @@ enum mb_err mb__record_stream(struct mb_device *dev, void *ptr, mb_stream native
 {
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
     struct mb__stream *stream;
-    struct mb__order *uses;
     enum mb_err err = mb__stream_get(dev, native, &stream);
 
     if (err)
         return err;
     if (!block || block->state != MB__BLOCK_LIVE)
         return mb__bad_pointer(dev, ptr, "mb_record_stream");
-    for (unsigned i = 0; block->uses && i < block->uses->count; i++)
-        if (block->uses->points[i].stream == stream)
-            return MB_OK;
-    uses = mb__order_new(block->uses, stream, 0);
-    if (!uses)
-        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
-    uses->refs = 1;
-    stream->named++;
-    mb__order_unref(block->uses);
-    block->uses = uses;
-    return MB_OK;
+    return add_use(block, stream, 0);
 }

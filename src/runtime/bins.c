@@ -211,7 +211,8 @@ bool mb__bins_free(struct mb_device *dev, struct mb__block *block, bool host, mb
     struct mb__stream *stream = NULL;
     bool served = false;
 
-    if (!dev->use_bins || block->uses || block->pins)
+    /* Whoever unmaps the last alias leaves its order in `uses` first. */
+    if (!dev->use_bins || __atomic_load_n(&block->pins, __ATOMIC_ACQUIRE) || block->uses)
         return false;
     mb__shard_lock(shard);
     if (!host)

@@ -190,14 +190,59 @@ enum mb_err mb__debug_on_malloc(struct mb_device *dev, struct mb__block *block)
     return err;
 }
 
+/* The host waits until all that is on the stream now has been executed. */
+static enum mb_err wait_for_user(struct mb_device *dev, const struct mb__stream *user)
+{
+    const struct mb_hw_ops *ops = dev->hw->ops;
+    struct mb_hw_fence fence;
+    enum mb_err err;
+
+    if (user->retired && !user->point_count)
+        return MB_OK;
+    if (user->retired)
+        return ops->fence_wait_host(dev->hw, user->points[user->point_count - 1].fence, 0);
+    err = ops->fence_record(dev->hw, user->hw, &fence);
+    return err ? err : ops->fence_wait_host(dev->hw, fence, 0);
+}
+
+static enum mb_err wait_for_users(struct mb_device *dev, const struct mb__order *uses)
+{
+    enum mb_err err = MB_OK;
+
+    for (unsigned i = 0; !err && uses && i < uses->count; i++)
+        err = wait_for_user(dev, uses->points[i].stream);
+    return err;
+}
+
+void mb__debug_on_unpin(struct mb_device *dev, const struct mb__block *block)
+{
+    enum mb_err err;
+
+    if (!(dev->config.checks & MB__CHECK_POISON))
+        return;
+    err = wait_for_users(dev, block->uses);
+    if (!err && block->stream)
+        err = wait_for_user(dev, block->stream);
+    for (const struct mb__node *node = block->pieces; node && !err; node = node->piece_next)
+        err = mb__debug_poison(dev, node->addr, node->bytes, NULL);
+    if (!err)
+        err = mb__debug_settle(dev);
+    if (err)
+        mb__log(MB_LOG_WARN, "runtime", "poison: %s", mb_error_detail());
+}
+
 enum mb_err mb__debug_on_free(struct mb_device *dev, struct mb__block *block,
                               struct mb__stream *stream)
 {
     enum mb_err err = MB_OK;
 
-    if (dev->config.checks & MB__CHECK_REDZONE)
+    if (dev->config.checks & (MB__CHECK_REDZONE | MB__CHECK_POISON))
+        err = wait_for_users(dev, block->uses);
+    if (!err && dev->config.checks & MB__CHECK_REDZONE)
         err = check_zones(dev, block, stream);
-    for (const struct mb__node *node = block->pieces; node && !err; node = node->piece_next)
+    /* While aliases live, the contents are theirs: mb__debug_on_unpin() poisons. */
+    for (const struct mb__node *node = block->pins ? NULL : block->pieces; node && !err;
+         node = node->piece_next)
         err = mb__debug_poison(dev, node->addr, node->bytes, stream);
     if (!err && !stream)
         err = mb__debug_settle(dev);

@@ -14,10 +14,13 @@
 uint64_t mb__debug_zone(const struct mb_device *dev);
 /* Poisons a new block, and checks that nothing wrote to it since it was freed. */
 enum mb_err mb__debug_on_malloc(struct mb_device *dev, struct mb__block *block);
-/* Checks the red zones, poisons the block. MB_ERR_CORRUPT: a zone was written; the block stays
+/* When all streams that used the block are done: checks the red zones, poisons the block unless aliases
+ * of it live. MB_ERR_CORRUPT: a zone was written; the block stays
  * live. */
 enum mb_err mb__debug_on_free(struct mb_device *dev, struct mb__block *block,
                               struct mb__stream *stream);
+/* Poisons a freed block whose last alias is gone, when all who used it are done. */
+void mb__debug_on_unpin(struct mb_device *dev, const struct mb__block *block);
 /* check:poison: fills free memory at its home address, in the order of `stream` (NULL: the own
  * one). */
 enum mb_err mb__debug_poison(struct mb_device *dev, uint64_t home, uint64_t bytes,

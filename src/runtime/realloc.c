@@ -15,6 +15,8 @@
  * stands.
  */
 #include "base/err.h"
+#include "base/log.h"
+#include "runtime/debug.h"
 #include "runtime/info.h"
 #include "runtime/watch.h"
 
@@ -67,6 +69,18 @@ static enum mb_err grow_in_place(struct mb_device *dev, struct mb__block *block,
     return MB_OK;
 }
 
+static void poison_rest(struct mb_device *dev, const struct mb__node *node)
+{
+    enum mb_err err = MB_OK;
+
+    for (; node && !err; node = node->piece_next)
+        err = mb__debug_poison(dev, node->addr, node->bytes, NULL);
+    if (!err)
+        err = mb__debug_settle(dev);
+    if (err)
+        mb__log(MB_LOG_WARN, "runtime", "poison: %s", mb_error_detail());
+}
+
 /* The upper part of the block's memory becomes anybody's. Cuts are prepared for. */
 static void give_rest(struct mb__block *block, uint64_t bytes)
 {
@@ -79,6 +93,7 @@ static void give_rest(struct mb__block *block, uint64_t bytes)
         mb__heap_split_used(&pool->heap, node, node->addr + bytes);
     rest = node->piece_next;
     node->piece_next = NULL;
+    poison_rest(pool->dev, rest);
     while (rest) {
         struct mb__node *next = rest->piece_next;
 

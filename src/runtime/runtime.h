@@ -129,7 +129,7 @@ enum mb__block_state {
 
 struct mb__block {
     uint32_t state;       /* enum mb__block_state; atomic: a free wins by exchange */
-    uint32_t pins;        /* pages elsewhere that show this block's frames */
+    uint32_t pins;        /* pages elsewhere that show this block's frames; lock; atomic */
     uint64_t addr;        /* as given to the caller */
     uint64_t zone_bytes;  /* red zone on either side, part of bytes; 0 mostly */
     uint64_t bytes;       /* sum of the pieces */
@@ -140,8 +140,9 @@ struct mb__block {
     struct mb__stream *stream; /* of the allocation, or after a free of that; NULL: the host */
     struct mb__node *pieces;   /* used nodes in block order */
     struct mb__window *window; /* NULL: the block lies at its home addresses */
-    struct mb__order *uses; /* one reference; streams told by mb_record_stream(); NULL mostly. After
-                               the free: the joint order, the stream of the free included */
+    struct mb__order *uses; /* one reference; NULL mostly. Streams told by mb_record_stream(), with
+                               ticket 0, or on which aliases were unmapped, with the ticket of that.
+                               After the free: the joint order, the stream of the free included */
     struct mb__block *next; /* of a bin, or of the unused records */
 };
 
@@ -417,6 +418,9 @@ void mb__blocks_fini(struct mb_device *dev);
 /* Returns a block's pieces and window; it is in no table and no account. Lock held. */
 void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb__stream *stream,
                       uint64_t ticket);
+/* Whoever gets the block's memory waits for what is on `stream` now, where an alias of it is about to
+ * be unmapped. MB_ERR_HOST_MEMORY. */
+enum mb_err mb__block_await(struct mb__block *block, struct mb__stream *stream);
 /* Drops a pin; the last one returns a block that was freed meanwhile. */
 void mb__block_unpin(struct mb_device *dev, struct mb__block *block);
 /* The live block that holds `addr`, or NULL. Lock held. */

@@ -321,7 +321,7 @@ static void page_ref(const struct page *page)
         page->mem->shown++;
     }
     if (page->block)
-        page->block->pins++;
+        __atomic_store_n(&page->block->pins, page->block->pins + 1, __ATOMIC_RELEASE);
 }
 
 static void page_unref(struct mb_device *dev, const struct page *page)
@@ -514,6 +514,21 @@ static void begin_batch(struct mb__vmm *vmm)
     MB_VEC_CLEAR(&vmm->pfns);
 }
 
+/* Blocks whose aliases go are used until the stream is here. A batch that fails afterwards leaves them
+ * with an order more, which only costs time. */
+static enum mb_err await_unmaps(const struct mb__vmm *vmm, struct mb__stream *stream)
+{
+    enum mb_err err = MB_OK;
+
+    for (size_t i = 0; !err && i < vmm->log.count; i++) {
+        struct mb__block *block = vmm->log.data[i].old.block;
+
+        if (block && block != vmm->log.data[i].new.block)
+            err = mb__block_await(block, stream);
+    }
+    return err;
+}
+
 /* Hands the operations to vm and, if it takes them, makes the host's record final. */
 static enum mb_err submit(struct mb_device *dev, struct mb__stream *stream, bool host)
 {
@@ -522,6 +537,10 @@ static enum mb_err submit(struct mb_device *dev, struct mb__stream *stream, bool
     const mb_pfn *pfns = vmm->pfns.data;
     enum mb_err err = MB_OK;
 
+    if (!host)
+        err = await_unmaps(vmm, stream);
+    if (err)
+        return err;
     for (size_t i = 0; i < vmm->ops.count; i++) {
         if (vmm->ops.data[i].kind != MB_VM_MAP)
             continue;

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Aliases of blocks and other users of a block: its memory is nobody else's, and is not poisoned,
+ * before all of them are done, in whatever order block, alias and stream come to their end.
+ */
+#include "support/runtime_rig.h"
+
+static const uint64_t BYTES = 16 * RT_MIB;
+
+static void keep_busy(mb_device dev, void *ptr, mb_stream stream)
+{
+    for (unsigned i = 0; i < 200; i++)
+        rt_fill(dev, ptr, 2 * RT_MIB, i, stream);
+}
+
+static void *alias_of(mb_device dev, void *block, uint64_t bytes)
+{
+    struct mb_map_op op = {
+        .kind = MB_ALIAS, .prot = MB_PROT_READ_WRITE, .bytes = bytes, .src = block};
+    void *va = NULL;
+
+    RT_OK(mb_mem_reserve(dev, bytes, 0, &va));
+    op.va = va;
+    RT_OK(mb_mem_map(dev, &op));
+    return va;
+}
+
+static void unmap(mb_device dev, void *va, uint64_t bytes, mb_stream stream)
+{
+    struct mb_map_op op = {.kind = MB_UNMAP, .va = va, .bytes = bytes};
+
+    RT_OK(mb_mem_map_async(dev, &op, 1, stream));
+}
+
+enum when { FREE_FIRST, UNMAP_FIRST };
+
+/* A late write through the alias on one stream; the block's owner frees, takes memory again and
+ * writes on another. */
+static void late_writer(const char *config, enum when when, bool host)
+{
+    mb_device dev = rt_open(config);
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *block = rt_malloc(dev, BYTES, a), *va, *again, *work = NULL;
+
+    RT_OK(mb_malloc(dev, 2 * RT_MIB, &work));
+    RT_OK(mb_stream_sync(dev, a));
+    va = alias_of(dev, block, BYTES);
+    if (when == FREE_FIRST)
+        RT_OK(host ? mb_free(dev, block) : mb_free_async(dev, block, a));
+    keep_busy(dev, work, b);
+    RT_OK(mb_fill_async(dev, va, BYTES, 77, b));
+    unmap(dev, va, BYTES, b);
+    if (when == UNMAP_FIRST)
+        RT_OK(host ? mb_free(dev, block) : mb_free_async(dev, block, a));
+    again = rt_malloc(dev, BYTES, a);
+    rt_fill(dev, again, BYTES, 5, a);
+    RT_OK(mb_device_sync(dev));
+    rt_verify(dev, again, BYTES, 5, a);
+    RT_OK(mb_free_async(dev, again, a));
+    RT_OK(mb_free(dev, work));
+    RT_OK(mb_mem_unreserve(dev, va, BYTES));
+    rt_close(dev);
+}
+
+TEST(the_unmap_of_an_alias_is_an_order_of_its_block)
+{
+    late_writer("backend:sim,device_memory:64m", FREE_FIRST, false);
+    late_writer("backend:sim,device_memory:64m", FREE_FIRST, true);
+    late_writer("backend:sim,device_memory:64m", UNMAP_FIRST, false);
+    late_writer("backend:sim,device_memory:64m", UNMAP_FIRST, true);
+    late_writer("backend:sim,device_memory:64m,cache:no,explore:yes,seed:1", FREE_FIRST, true);
+    late_writer("backend:sim,device_memory:64m,cache:no,explore:yes,seed:2", UNMAP_FIRST, false);
+}
+
+/* The same stream does it all: the memory is its own again at once. */
+TEST(an_unmap_on_the_freeing_stream_costs_nothing)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m,cache:no");
+    mb_stream a = rt_stream(dev);
+    void *block = rt_malloc(dev, BYTES, a), *va, *again;
+
+    RT_OK(mb_stream_sync(dev, a));
+    va = alias_of(dev, block, BYTES);
+    RT_OK(mb_free_async(dev, block, a));
+    rt_fill(dev, va, BYTES, 1, a);
+    unmap(dev, va, BYTES, a);
+    again = rt_malloc(dev, BYTES, a);
+    CHECK_PTR_EQ(again, block);
+    RT_OK(mb_free_async(dev, again, a));
+    RT_OK(mb_mem_unreserve(dev, va, BYTES));
+    rt_close(dev);
+}
+
+TEST(poison_waits_for_recorded_streams)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m,check:poison");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *work = NULL, *block = NULL;
+    mb_event event;
+
+    RT_OK(mb_event_create(dev, &event));
+    RT_OK(mb_malloc(dev, 2 * RT_MIB, &work));
+    for (unsigned round = 0; round < 2; round++) {
+        block = rt_malloc(dev, BYTES, a);
+        rt_fill(dev, block, BYTES, 1, a);
+        RT_OK(mb_event_record(dev, event, a));
+        RT_OK(mb_stream_wait_event(dev, b, event));
+        RT_OK(mb_record_stream(dev, block, b));
+        keep_busy(dev, work, b);
+        if (round)
+            rt_fill(dev, block, BYTES, 9, b); /* would look like a use after free */
+        else
+            rt_verify(dev, block, BYTES, 1, b);
+        RT_OK(mb_free_async(dev, block, a));
+    }
+    RT_OK(mb_device_sync(dev));
+    block = rt_malloc(dev, BYTES, a);
+    RT_OK(mb_free_async(dev, block, a));
+    RT_OK(mb_event_destroy(dev, event));
+    RT_OK(mb_free(dev, work));
+    rt_close(dev);
+}
+
+TEST(poison_waits_for_the_last_alias)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m,check:poison");
+    mb_stream a = rt_stream(dev);
+    void *block = NULL, *va;
+
+    RT_OK(mb_malloc(dev, BYTES, &block));
+    va = alias_of(dev, block, BYTES);
+    RT_OK(mb_fill_async(dev, va, BYTES, 1, a));
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_free(dev, block));
+    RT_OK(mb_verify_async(dev, va, BYTES, 1, a));
+    RT_OK(mb_fill_async(dev, va, BYTES, 2, a));
+    unmap(dev, va, BYTES, a);
+    RT_OK(mb_malloc(dev, BYTES, &block));
+    RT_OK(mb_free(dev, block));
+    RT_OK(mb_mem_unreserve(dev, va, BYTES));
+    rt_close(dev);
+}
+
+TEST(the_tail_that_realloc_gives_back_is_poisoned)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m,check:poison");
+    void *block = NULL, *rest = NULL, *out = NULL;
+
+    RT_OK(mb_malloc(dev, 6 * RT_MIB, &block));
+    rt_fill(dev, block, 6 * RT_MIB, 1, NULL);
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_realloc(dev, block, 2 * RT_MIB, &out));
+    RT_OK(mb_malloc(dev, 4 * RT_MIB, &rest));
+    RT_OK(mb_free(dev, rest));
+    RT_OK(mb_free(dev, out));
+    rt_close(dev);
+}
