@@ -209,6 +209,44 @@ static void release_lane(struct mb_pool *pool, struct mb__lane *lane,
     }
 }
 
+/* Fences behind all that may still use memory of this order; -1: one cannot be had, or too many. */
+static int fences_of(struct mb_device *dev, const struct mb__order *order,
+                     struct mb_hw_fence *fences, unsigned capacity)
+{
+    unsigned count = 0;
+
+    for (unsigned i = 0; i < order->count; i++) {
+        struct mb__stream *stream = order->points[i].stream;
+
+        if (mb__stream_cover(dev, stream))
+            return -1;
+        mb__stream_poll(dev, stream);
+        if (order->points[i].ticket <= stream->done)
+            continue;
+        if (!stream->point_count || count == capacity ||
+            stream->points[stream->point_count - 1].ticket < order->points[i].ticket)
+            return -1;
+        fences[count++] = stream->points[stream->point_count - 1].fence;
+    }
+    return (int)count;
+}
+
+/* What several streams have to leave first; largest ranges first. */
+static void release_apart(struct mb_pool *pool, uint64_t *bytes)
+{
+    struct mb__link *link = mb__tree_last(&pool->apart.by_size);
+
+    while (link && *bytes && link->major >= FRAME) {
+        struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_size);
+        struct mb_hw_fence fences[MB__ORDER_FENCES];
+        int count = fences_of(pool->dev, node->order, fences, MB__ORDER_FENCES);
+
+        link = mb__tree_prev(link);
+        if (count >= 0)
+            (void)release_node(pool, node, fences, (unsigned)count, bytes);
+    }
+}
+
 void mb__pool_release(struct mb_pool *pool, uint64_t keep_bytes)
 {
     struct mb_device *dev = pool->dev;
@@ -227,6 +265,7 @@ void mb__pool_release(struct mb_pool *pool, uint64_t keep_bytes)
             continue;
         release_lane(pool, lane, &stream->points[stream->point_count - 1].fence, 1, &bytes);
     }
+    release_apart(pool, &bytes);
 }
 
 bool mb__release_others(struct mb_device *dev, const struct mb_pool *pool)
@@ -247,12 +286,29 @@ bool mb__release_others(struct mb_device *dev, const struct mb_pool *pool)
     return any;
 }
 
+/* Windows that were let go are unmapped on the own stream, which waits for nobody: this wait is the time
+ * of the unmaps alone, and what they showed is free afterwards. */
+static void finish_unmaps(struct mb_device *dev)
+{
+    struct mb_hw_fence fence;
+    enum mb_err err = dev->hw->ops->fence_record(dev->hw, dev->own->hw, &fence);
+
+    if (!err)
+        err = dev->hw->ops->fence_wait_host(dev->hw, fence, 0);
+    if (err)
+        mb__log(MB_LOG_WARN, "runtime", "unmaps before a trim: %s", mb_error_detail());
+}
+
 /* Gives vm's free frames to the driver until `keep` are held by all pools and mappings together. */
 static enum mb_err trim_vm(struct mb_device *dev, uint64_t keep_bytes)
 {
+    struct mb_vm_stats stats;
     uint64_t released = 0;
     enum mb_err err;
 
+    mb__vm_stats(dev->vm, &stats);
+    if (stats.draining_bytes)
+        finish_unmaps(dev);
     mb__vm_poll(dev->vm);
     err = mb__vm_trim(dev->vm, keep_bytes, &released);
     if (released)

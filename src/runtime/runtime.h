@@ -49,6 +49,7 @@ enum {
     MB__WINDOWS_MAX = 512, /* cached windows per pool */
     MB__SAMPLE = 16,       /* one call in so many is timed */
     MB__FIT_TRIES = 8,     /* holes compared for one request */
+    MB__ORDER_FENCES = 16, /* streams whose end frames given back may wait for */
     MB__FRAGMENT_SHARE =
         144, /* above 1/144 of the pool in fragments, blocks are composed of them */
 };

@@ -189,6 +189,7 @@ enum mb_err mb__vmm_unreserve(struct mb_device *dev, void *va, uint64_t bytes)
 
 /* ------------------------------------------------------------------ memory objects */
 
+/* May drop the device's lock for a wait: the caller looks again at what it looked at before. */
 static enum mb_err take_frames(struct mb_device *dev, uint32_t frames, struct mb_run *runs,
                                unsigned *count)
 {
@@ -201,6 +202,17 @@ static enum mb_err take_frames(struct mb_device *dev, uint32_t frames, struct mb
         err = mb__alloc_pfn(dev->vm, OWNER, frames, 0, runs, frames, count);
     if (err != MB_ERR_NO_MEMORY && err != MB_ERR_LIMIT)
         return err;
+    err = mb__vm_drain(dev->vm);
+    if (!err)
+        err = mb__alloc_pfn(dev->vm, OWNER, frames, 0, runs, frames, count);
+    if (err != MB_ERR_NO_MEMORY && err != MB_ERR_LIMIT)
+        return err;
+    /* What streams have not left yet, and frames under windows that go only then. */
+    dev->counters.retries++;
+    dev->counters.host_waits++;
+    if (mb__wait_on_host(dev))
+        return err;
+    (void)mb__release_others(dev, NULL);
     err = mb__vm_drain(dev->vm);
     return err ? err : mb__alloc_pfn(dev->vm, OWNER, frames, 0, runs, frames, count);
 }
@@ -675,9 +687,32 @@ static enum mb_err wake_pages(struct mb_device *dev, struct reservation *where, 
     return err;
 }
 
+static uint32_t count_asleep(const struct page *pages, uint32_t count)
+{
+    uint32_t asleep = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        asleep += pages[i].state == PAGE_ASLEEP;
+    return asleep;
+}
+
+/* While frames were waited for, another thread may have changed the range. */
+static enum mb_err look_again(struct mb_device *dev, void *va, uint64_t bytes, uint32_t asleep,
+                              struct reservation **where, struct page **pages)
+{
+    enum mb_err err = locate(dev, va, bytes, where);
+
+    if (err)
+        return err;
+    *pages = &(*where)->pages[((uint64_t)(uintptr_t)va - (*where)->va.addr) / FRAME];
+    if (count_asleep(*pages, (uint32_t)(bytes / FRAME)) == asleep)
+        return MB_OK;
+    return mb__fail(MB_ERR_BUSY, "another thread changed the range at %p during its wake", va);
+}
+
 enum mb_err mb__vmm_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_stream native)
 {
-    uint32_t count = (uint32_t)(bytes / FRAME), asleep = 0, used = 0;
+    uint32_t count = (uint32_t)(bytes / FRAME), asleep, used = 0;
     struct mb__stream *stream;
     struct reservation *where;
     struct page *pages;
@@ -690,12 +725,16 @@ enum mb_err mb__vmm_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_str
     if (err)
         return err;
     pages = &where->pages[((uint64_t)(uintptr_t)va - where->va.addr) / FRAME];
-    for (uint32_t i = 0; i < count; i++)
-        asleep += pages[i].state == PAGE_ASLEEP;
+    asleep = count_asleep(pages, count);
     err = wake_frames(dev, asleep, &homes, &pfns);
     if (err)
         goto done;
-    err = wake_pages(dev, where, pages, count, pfns);
+    begin_batch(dev->vmm);
+    err = look_again(dev, va, bytes, asleep, &where, &pages);
+    if (!err)
+        err = mb__stream_get(dev, native, &stream);
+    if (!err)
+        err = wake_pages(dev, where, pages, count, pfns);
     if (!err)
         err = submit(dev, stream, false);
     if (err) {

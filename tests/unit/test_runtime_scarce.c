@@ -90,6 +90,57 @@ TEST(under_a_limit_idle_memory_of_another_pool_serves)
     rt_close(dev);
 }
 
+static void objects_after_a_free(bool several)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:128m");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *work = NULL, *block;
+    mb_mem mem;
+
+    RT_OK(mb_malloc(dev, 2 * RT_MIB, &work));
+    block = rt_malloc(dev, 80 * RT_MIB, a);
+    keep_busy(dev, work, several ? b : a);
+    if (several)
+        RT_OK(mb_record_stream(dev, block, b));
+    RT_OK(mb_free_async(dev, block, a));
+    RT_OK(mb_mem_create(dev, 60 * RT_MIB, &mem));
+    RT_OK(mb_mem_release(dev, mem));
+    RT_OK(mb_free(dev, work));
+    rt_close(dev);
+}
+
+TEST(a_memory_object_waits_for_what_streams_still_use)
+{
+    objects_after_a_free(false);
+    objects_after_a_free(true);
+}
+
+/* Composed blocks whose windows are dropped by the trim itself. */
+TEST(a_trim_after_a_synchronize_gives_everything_back)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *blocks[32], *composed;
+    unsigned count = 0;
+    mb_pool pool;
+
+    RT_OK(mb_pool_default(dev, &pool));
+    while (count < 32 && !mb_malloc_async(dev, 3 * RT_MIB, a, &blocks[count]))
+        count++;
+    for (unsigned i = 0; i < count; i += 2)
+        RT_OK(mb_free_async(dev, blocks[i], a));
+    composed = rt_malloc(dev, 14 * RT_MIB + 512, a);
+    CHECK_EQ(rt_stats(dev).stitched_blocks, 1);
+    RT_OK(mb_record_stream(dev, composed, b));
+    RT_OK(mb_free_async(dev, composed, a));
+    for (unsigned i = 1; i < count; i += 2)
+        RT_OK(mb_free_async(dev, blocks[i], a));
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_pool_trim(pool, 0));
+    CHECK_EQ(rt_stats(dev).reserved_bytes, rt_stats(dev).overhead_bytes);
+    rt_close(dev);
+}
+
 TEST(a_limit_that_stops_a_request_is_named)
 {
     mb_device dev = rt_open("backend:sim,device_memory:512m,limit:128m");
