@@ -108,8 +108,11 @@ enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigne
 {
     struct mb__config config;
     bool chosen = false;
-    enum mb_err err = mb__config_read(0, NULL, &config);
+    enum mb_err err;
 
+    if (mb__in_fork())
+        return bad_device(NULL, __func__);
+    err = mb__config_read(0, NULL, &config);
     if (err)
         return err;
     NEED(count && (list || !capacity),
@@ -201,17 +204,17 @@ enum mb_err mb_device_sync(mb_device dev)
 
 const char *mb_device_backend(mb_device dev)
 {
-    return mb__device_is_open(dev) ? dev->backend->name : "";
+    return !mb__in_fork() && mb__device_is_open(dev) ? dev->backend->name : "";
 }
 
 const char *mb_device_tables(mb_device dev)
 {
-    return mb__device_is_open(dev) ? dev->hw->caps.tables : "";
+    return !mb__in_fork() && mb__device_is_open(dev) ? dev->hw->caps.tables : "";
 }
 
 const char *mb_device_name(mb_device dev)
 {
-    return mb__device_is_open(dev) ? dev->hw->caps.device_name : "";
+    return !mb__in_fork() && mb__device_is_open(dev) ? dev->hw->caps.device_name : "";
 }
 
 /* ------------------------------------------------------------------ streams and events */
@@ -291,7 +294,7 @@ static enum mb_err any_free(mb_device dev, void *ptr, bool host, mb_stream strea
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
     enum mb_err err = MB_OK;
 
-    if (!block || !mb__bins_free(dev, block, host, stream)) {
+    if (!block || !mb__bins_free(dev, (uint64_t)(uintptr_t)ptr, block, host, stream)) {
         mb__caller_set(host ? "mb_free" : "mb_free_async", stream);
         err = mb__free(dev, ptr, host, stream);
     }
@@ -332,7 +335,7 @@ static enum mb_err free_and_note(mb_device dev, void *ptr, bool host, mb_stream 
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
     uint64_t requested = block ? __atomic_load_n(&block->requested, __ATOMIC_RELAXED) : 0;
 
-    if (!block || !mb__bins_free(dev, block, host, stream)) {
+    if (!block || !mb__bins_free(dev, (uint64_t)(uintptr_t)ptr, block, host, stream)) {
         mb__caller_set(host ? "mb_free" : "mb_free_async", stream);
         return mb__free(dev, ptr, host, stream);
     }

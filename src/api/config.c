@@ -20,6 +20,8 @@ enum {
     DEFAULT_WAIT_MS = 10000,
 };
 
+static const uint64_t BY_DEFAULT = UINT64_MAX; /* a key that nobody gave */
+
 /* What base's parser fills. Owner: the stack of mb__config_read(). */
 struct texts {
     const char *backend, *tables, *model;
@@ -69,9 +71,8 @@ static const struct mb_conf_key keys[] = {
      "what comes first: composing, growing, waiting"},
     {"cache", MB_CONF_BOOL, FIELD(cache), 0, 0, NULL, "keep freed blocks ready per thread"},
     {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL,
-     "of such blocks below 1 MiB, per thread; 0: 8m"},
-    {"window_cache", MB_CONF_BYTES, FIELD(window_bytes), 0, 0, NULL,
-     "of unused windows; 0: default"},
+     "of such blocks below 1 MiB, per shard of threads"},
+    {"window_cache", MB_CONF_BYTES, FIELD(window_bytes), 0, 0, NULL, "of unused windows"},
     {"release_threshold", MB_CONF_BYTES, FIELD(release_threshold), 0, 0, NULL,
      "kept by the default pool after a synchronize"},
     {"wait_ms", MB_CONF_U64, FIELD(wait_ms), 1, 0, NULL, "longest host wait of a failing request"},
@@ -123,6 +124,12 @@ static void read_nvtx(const char *text, char *out)
         memcpy(out, "yes", sizeof("yes"));
 }
 
+/* Where 0 is a default inside, no block fits into 1 byte either. */
+static uint64_t bound(uint64_t bytes)
+{
+    return bytes == BY_DEFAULT ? 0 : bytes ? bytes : 1;
+}
+
 static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
 {
     *out = (struct mb__config){
@@ -146,8 +153,8 @@ static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
         .backend = texts->backend,
         .growth = (enum mb__growth)texts->growth,
         .no_bins = !texts->cache,
-        .bin_bytes = texts->bin_bytes,
-        .window_bytes = texts->window_bytes,
+        .bin_bytes = bound(texts->bin_bytes),
+        .window_bytes = bound(texts->window_bytes),
         .release_threshold = texts->release_threshold,
         .wait_ns = texts->wait_ms * 1000000,
         .history = texts->history,
@@ -160,6 +167,8 @@ enum mb_err mb__config_read(int ordinal, const char *text, struct mb__config *ou
     struct texts texts = {.oracle = true,
                           .guard = true,
                           .cache = true,
+                          .bin_bytes = BY_DEFAULT,
+                          .window_bytes = BY_DEFAULT,
                           .release_threshold = UINT64_MAX,
                           .wait_ms = DEFAULT_WAIT_MS};
     unsigned count = sizeof(keys) / sizeof(keys[0]), checks = 0;

@@ -19,6 +19,7 @@
  *
  * Locking: the device's lock throughout; "host" drops it while it waits.
  */
+#include <stddef.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -56,7 +57,9 @@ static enum mb_err block_new(struct mb_device *dev, struct mb__block **out)
 static void block_drop(struct mb_device *dev, struct mb__block *block)
 {
     mb__order_unref(block->uses);
-    memset(block, 0, sizeof(*block));
+    /* A late reader may still try to take the state; it looks at nothing else. */
+    __atomic_store_n(&block->state, MB__BLOCK_NONE, __ATOMIC_RELAXED);
+    memset(&block->pins, 0, sizeof(*block) - offsetof(struct mb__block, pins));
     block->next = dev->spare_blocks;
     dev->spare_blocks = block;
 }
@@ -428,6 +431,12 @@ void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb_
     block_drop(dev, block);
 }
 
+/* Not so while the warm path has a look at a live block. Lock held. */
+static bool was_freed(const struct mb__block *block)
+{
+    return __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) == MB__BLOCK_PINNED;
+}
+
 /* One more stream whose later frees wait for it. `ticket`: see struct mb__block.uses. */
 static enum mb_err add_use(struct mb__block *block, struct mb__stream *stream, uint64_t ticket)
 {
@@ -446,10 +455,10 @@ static enum mb_err add_use(struct mb__block *block, struct mb__stream *stream, u
     if (!uses)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the streams of a block");
     uses->refs = 1;
-    if (block->state == MB__BLOCK_LIVE)
+    if (!was_freed(block))
         stream->named++;
     mb__order_unref(block->uses);
-    block->uses = uses;
+    __atomic_store_n(&block->uses, uses, __ATOMIC_RELAXED);
     return MB_OK;
 }
 
@@ -476,8 +485,7 @@ enum mb_err mb__block_await(struct mb__block *block, struct mb__stream *stream)
     enum mb_err err = mb__pool_lane(block->pool, stream, &lane);
 
     if (!err)
-        err = block->state == MB__BLOCK_LIVE ? add_use(block, stream, ticket)
-                                             : join_order(block, stream, ticket);
+        err = was_freed(block) ? join_order(block, stream, ticket) : add_use(block, stream, ticket);
     if (!err && ticket > stream->freed)
         stream->freed = ticket;
     return err;
@@ -487,9 +495,8 @@ void mb__block_unpin(struct mb_device *dev, struct mb__block *block)
 {
     uint32_t pins = block->pins - 1;
 
-    /* The warm path looks at `uses` only when it sees no pin. */
     __atomic_store_n(&block->pins, pins, __ATOMIC_RELEASE);
-    if (pins || block->state != MB__BLOCK_PINNED)
+    if (pins || !was_freed(block))
         return;
     mb__debug_on_unpin(dev, block);
     mb__block_return(dev, block, block->stream, block->ticket);
@@ -683,7 +690,7 @@ enum mb_err mb__record_stream(struct mb_device *dev, void *ptr, mb_stream native
 
     if (err)
         return err;
-    if (!block || block->state != MB__BLOCK_LIVE)
+    if (!block || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
         return mb__bad_pointer(dev, ptr, "mb_record_stream");
     return add_use(block, stream, 0);
 }

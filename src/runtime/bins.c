@@ -204,15 +204,23 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
     return true;
 }
 
-bool mb__bins_free(struct mb_device *dev, struct mb__block *block, bool host, mb_stream native)
+/* The record was looked up without a lock: by now it may be another block's. Only whoever has taken its
+ * state away may look at its fields. */
+static bool is_ours(const struct mb__block *block, uint64_t addr)
+{
+    return block->addr == addr && !__atomic_load_n(&block->pins, __ATOMIC_RELAXED) &&
+           !__atomic_load_n(&block->uses, __ATOMIC_RELAXED);
+}
+
+bool mb__bins_free(struct mb_device *dev, uint64_t addr, struct mb__block *block, bool host,
+                   mb_stream native)
 {
     unsigned index = my_shard();
     struct mb__shard *shard = &dev->shards[index];
     struct mb__stream *stream = NULL;
     bool served = false;
 
-    /* Whoever unmaps the last alias leaves its order in `uses` first. */
-    if (!dev->use_bins || __atomic_load_n(&block->pins, __ATOMIC_ACQUIRE) || block->uses)
+    if (!dev->use_bins)
         return false;
     mb__shard_lock(shard);
     if (!host)
@@ -223,7 +231,7 @@ bool mb__bins_free(struct mb_device *dev, struct mb__block *block, bool host, mb
         /* Two frees of one block on different shards: one wins. */
         if (__atomic_compare_exchange_n(&block->state, &live, MB__BLOCK_BINNED, false,
                                         __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
-            served = push(dev, shard, block, stream, index);
+            served = is_ours(block, addr) && push(dev, shard, block, stream, index);
             if (!served)
                 __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);
         }

@@ -309,7 +309,7 @@ struct mb__request {
 
 /* ------------------------------------------------------------------ device.c */
 
-/* False in a fork of the process that opened devices. */
+/* True in a fork of the process that opened devices. */
 bool mb__in_fork(void);
 enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **out);
 void mb__device_close(struct mb_device *dev);
@@ -384,7 +384,9 @@ struct mb__order *mb__order_new(const struct mb__order *uses, struct mb__stream 
 /* The warm paths. false: not served, take the slow one. */
 bool mb__bins_malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t requested, bool host,
                      mb_stream native, void **out);
-bool mb__bins_free(struct mb_device *dev, struct mb__block *block, bool host, mb_stream native);
+/* `block`: what the table has at `addr`, or had just now. */
+bool mb__bins_free(struct mb_device *dev, uint64_t addr, struct mb__block *block, bool host,
+                   mb_stream native);
 /* Timing of every MB__SAMPLE-th call: returns the start time, or 0 when this call is not timed. */
 uint64_t mb__sample_start(struct mb_device *dev);
 /* Gives all blocks of the pool's bins (NULL: of all pools) back to the heap; true if there were

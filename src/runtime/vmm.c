@@ -333,7 +333,7 @@ static void page_ref(const struct page *page)
         page->mem->shown++;
     }
     if (page->block)
-        __atomic_store_n(&page->block->pins, page->block->pins + 1, __ATOMIC_RELEASE);
+        __atomic_store_n(&page->block->pins, page->block->pins + 1, __ATOMIC_RELAXED);
 }
 
 static void page_unref(struct mb_device *dev, const struct page *page)

@@ -49,6 +49,19 @@ TEST(every_key_arrives)
     CHECK_EQ(config.checks, MB__CHECK_REDZONE | MB__CHECK_LEAKS);
 }
 
+/* A bound of 0 is one, and not the default. */
+TEST(no_cache_is_no_cache)
+{
+    struct mb__config config;
+
+    CHECK_OK(read_text("cache_bytes:0,window_cache:0", &config));
+    CHECK(config.bin_bytes > 0 && config.bin_bytes < MB__GRANULE);
+    CHECK(config.window_bytes > 0 && config.window_bytes < MB__GRANULE);
+    CHECK_OK(read_text("", &config));
+    CHECK_EQ(config.bin_bytes, 0);
+    CHECK_EQ(config.window_bytes, 0);
+}
+
 TEST(unknown_keys_and_values_are_errors_that_list_the_known)
 {
     struct mb__config config;

@@ -4,6 +4,9 @@
  * request fails only if no waiting would have served it, and a failed one leaves everything as it
  * was.
  */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "support/runtime_rig.h"
 
 /* Work that is still running when the host goes on. */
@@ -179,4 +182,64 @@ TEST(realloc_of_a_block_with_a_breach_changes_nothing)
     CHECK_EQ(mb_free(dev, ptr), MB_ERR_CORRUPT);
     RT_OK(mb_check(dev));
     mb_close(dev);
+}
+
+TEST(an_event_is_destroyed_once)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    mb_event event, next;
+
+    RT_OK(mb_event_create(dev, &event));
+    RT_OK(mb_event_destroy(dev, event));
+    CHECK_EQ(mb_event_destroy(dev, event), MB_ERR_INVALID);
+    CHECK_EQ(mb_event_record(dev, event, NULL), MB_ERR_INVALID);
+    RT_OK(mb_event_create(dev, &next));
+    RT_OK(mb_event_destroy(dev, next));
+    rt_close(dev);
+}
+
+/* Exit status: 0 if the child's library says nothing but that it is a fork. */
+static int look_from_a_fork(mb_device dev)
+{
+    unsigned count = 7;
+
+    if (mb_backends(NULL, 0, &count) != MB_ERR_FORKED || count != 7)
+        return 1;
+    if (*mb_device_backend(dev) || *mb_device_tables(dev) || *mb_device_name(dev))
+        return 2;
+    return mb_device_sync(dev) == MB_ERR_FORKED ? 0 : 3;
+}
+
+TEST(a_fork_has_no_device)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    int status = -1;
+    pid_t child = fork();
+
+    CHECK(child >= 0);
+    if (!child)
+        _exit(look_from_a_fork(dev));
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status));
+    CHECK_EQ(WEXITSTATUS(status), 0);
+    rt_close(dev);
+}
+
+/* A pool that is destroyed takes no counts with it. */
+TEST(calls_of_destroyed_pools_stay_counted)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+
+    for (unsigned i = 0; i < 10; i++) {
+        void *ptr = NULL;
+        mb_pool pool;
+
+        RT_OK(mb_pool_create(dev, &pool));
+        RT_OK(mb_pool_malloc_async(pool, 4096, NULL, &ptr));
+        RT_OK(mb_free_async(dev, ptr, NULL));
+        RT_OK(mb_pool_destroy(pool));
+    }
+    CHECK_EQ(rt_stats(dev).malloc_calls, 10);
+    CHECK_EQ(rt_stats(dev).free_calls, 10);
+    rt_close(dev);
 }

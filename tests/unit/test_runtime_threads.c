@@ -161,3 +161,60 @@ TEST(one_of_many_frees_wins)
     pthread_barrier_destroy(&race.start);
     rt_close(race.dev);
 }
+
+enum {
+    FREERS = 4,
+    BLOCKS = 4000,
+};
+
+struct freer {
+    mb_device dev;
+    void **blocks;
+    unsigned *freed; /* atomic: successful frees of each block */
+    bool host;
+    unsigned wrong;
+    pthread_t thread;
+};
+
+static void *free_all(void *arg)
+{
+    struct freer *freer = arg;
+
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        enum mb_err err = freer->host ? mb_free(freer->dev, freer->blocks[i])
+                                      : mb_free_async(freer->dev, freer->blocks[i], NULL);
+
+        if (!err)
+            __atomic_add_fetch(&freer->freed[i], 1, __ATOMIC_RELAXED);
+        else if (err != MB_ERR_DOUBLE_FREE && err != MB_ERR_NOT_FOUND)
+            freer->wrong++;
+    }
+    return NULL;
+}
+
+/* Several threads free the same blocks, by the warm path and by the slow one: one of them does. */
+TEST(of_frees_at_once_one_succeeds)
+{
+    static void *blocks[BLOCKS];
+    static unsigned freed[BLOCKS];
+    mb_device dev = rt_open("backend:sim,device_memory:512m");
+    struct freer freers[FREERS];
+
+    for (unsigned round = 0; round < 4; round++) {
+        for (unsigned i = 0; i < BLOCKS; i++) {
+            RT_OK(mb_malloc(dev, 512 * (1 + (i * 7) % 40), &blocks[i]));
+            freed[i] = 0;
+        }
+        for (unsigned i = 0; i < FREERS; i++) {
+            freers[i] = (struct freer){.dev = dev, .blocks = blocks, .freed = freed, .host = i % 2};
+            CHECK_EQ(pthread_create(&freers[i].thread, NULL, free_all, &freers[i]), 0);
+        }
+        for (unsigned i = 0; i < FREERS; i++) {
+            CHECK_EQ(pthread_join(freers[i].thread, NULL), 0);
+            CHECK_EQ(freers[i].wrong, 0);
+        }
+        for (unsigned i = 0; i < BLOCKS; i++)
+            CHECK_EQ(freed[i], 1);
+    }
+    rt_close(dev);
+}
