@@ -117,6 +117,8 @@ static void lane_insert(struct mb__lane *lane, struct mb__node *node)
 {
     node->lane = lane;
     mb__tree_insert(&lane->by_size, &node->by_size, node->bytes, node->addr);
+    if (mb__node_touches(node))
+        mb__tree_insert(&lane->by_edge, &node->by_edge, node->addr, 0);
     lane->free_bytes += node->bytes;
     lane->whole_bytes += whole_of(node);
 }
@@ -126,6 +128,8 @@ static void lane_erase(struct mb__node *node)
     node->lane->free_bytes -= node->bytes;
     node->lane->whole_bytes -= whole_of(node);
     mb__tree_erase(&node->lane->by_size, &node->by_size);
+    if (mb__node_touches(node))
+        mb__tree_erase(&node->lane->by_edge, &node->by_edge);
     node->lane = NULL;
 }
 
@@ -329,6 +333,12 @@ struct mb__node *mb__heap_split_used(struct mb__heap *heap, struct mb__node *nod
     return upper;
 }
 
+void mb__heap_join_used(struct mb__heap *heap, struct mb__node *lower, struct mb__node *upper)
+{
+    lower->piece_next = upper->piece_next;
+    merge(heap, lower, upper);
+}
+
 struct mb__node *mb__heap_find(const struct mb__heap *heap, uint64_t addr)
 {
     struct mb__link *link = mb__tree_at_most(&heap->by_addr, addr, 0);
@@ -391,7 +401,7 @@ enum mb_err mb__heap_check(const struct mb__heap *heap)
 enum mb_err mb__lane_check(const struct mb__lane *lane)
 {
     uint64_t bytes = 0, whole = 0;
-    size_t count = 0;
+    size_t count = 0, touching = 0;
 
     for (struct mb__link *link = mb__tree_first(&lane->by_size); link; link = mb__tree_next(link)) {
         const struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_size);
@@ -401,8 +411,14 @@ enum mb_err mb__lane_check(const struct mb__lane *lane)
                             node->addr);
         bytes += node->bytes;
         whole += whole_of(node);
+        touching += mb__node_touches(node);
         count++;
     }
+    if (touching != lane->by_edge.count)
+        return mb__fail(MB_ERR_CORRUPT,
+                        "heap: %zu free nodes of a lane touch a frame boundary, %zu are "
+                        "in its index",
+                        touching, lane->by_edge.count);
     if (bytes != lane->free_bytes || whole != lane->whole_bytes || count != lane->by_size.count)
         return mb__fail(MB_ERR_CORRUPT,
                         "heap: a lane holds %" PRIu64

@@ -29,6 +29,7 @@ enum {
 
 struct mb__lane {
     struct mb_tree by_size; /* its free nodes by (bytes, address) */
+    struct mb_tree by_edge; /* those of them that touch a frame boundary, by (address, 0) */
     uint64_t free_bytes;    /* sum over them */
     uint64_t whole_bytes;   /* sum over them of the whole frames inside; the rest are fragments */
     void *owner;            /* the stream's record; NULL: usable by anybody */
@@ -52,6 +53,7 @@ void mb__order_unref(struct mb__order *order);
 struct mb__node {
     struct mb__link by_addr;      /* key (addr, 0); in the heap's tree always */
     struct mb__link by_size;      /* key (bytes, addr); in the lane's tree while free */
+    struct mb__link by_edge;      /* key (addr, 0); in the lane's tree while free, if it touches */
     uint64_t addr, bytes;         /* home addresses */
     struct mb__node *prev, *next; /* nodes that touch this one; NULL at the edge of a run */
     struct mb__lane *lane;        /* free: whose order; NULL while used */
@@ -94,6 +96,15 @@ struct mb__node *mb__heap_move(struct mb__heap *heap, struct mb__node *node, str
                                uint64_t ticket);
 /* Cuts a used node in two at `addr`, strictly inside; returns the upper part. Needs 1 prepared. */
 struct mb__node *mb__heap_split_used(struct mb__heap *heap, struct mb__node *node, uint64_t addr);
+/* The upper of two used nodes of one block that touch, in block order, becomes part of the lower. */
+void mb__heap_join_used(struct mb__heap *heap, struct mb__node *lower, struct mb__node *upper);
+/* Can it be part of a composed block? One inside a frame cannot. */
+static inline bool mb__node_touches(const struct mb__node *node)
+{
+    uint64_t first = (node->addr + MB_FRAME_BYTES - 1) & ~(MB_FRAME_BYTES - 1);
+
+    return first <= node->addr + node->bytes;
+}
 /* The node that holds `addr`, or NULL. */
 struct mb__node *mb__heap_find(const struct mb__heap *heap, uint64_t addr);
 

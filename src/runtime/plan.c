@@ -70,21 +70,38 @@ static int by_whole_then_size(const void *left, const void *right)
     return a->addr < b->addr ? -1 : a->addr > b->addr;
 }
 
-/* Index of the range with the smallest tail >= y, or NONE. */
-static size_t fit_tail(const struct mb__range *free, size_t count, uint64_t y)
+/* A tail of a free range, for the search: .addr is the index of the range, .bytes the tail's. */
+static int by_tail(const void *left, const void *right)
 {
-    size_t best = NONE;
-    uint64_t best_tail = UINT64_MAX;
+    const struct mb__range *a = left, *b = right;
 
-    for (size_t i = 0; i < count; i++) {
-        uint64_t tail = parts_of(&free[i]).tail;
+    if (a->bytes != b->bytes)
+        return a->bytes < b->bytes ? -1 : 1;
+    return a->addr < b->addr ? -1 : a->addr > b->addr;
+}
 
-        if (tail >= y && tail < best_tail) {
-            best = i;
-            best_tail = tail;
-        }
+static void sort_tails(const struct mb__range *free, size_t count, struct mb__range *tails)
+{
+    for (size_t i = 0; i < count; i++)
+        tails[i] = (struct mb__range){i, parts_of(&free[i]).tail};
+    if (count)
+        qsort(tails, count, sizeof(*tails), by_tail);
+}
+
+/* Index of the range with the smallest tail >= y, or NONE. */
+static size_t fit_tail(const struct mb__range *tails, size_t count, uint64_t y)
+{
+    size_t low = 0, high = count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+
+        if (tails[middle].bytes < y)
+            low = middle + 1;
+        else
+            high = middle;
     }
-    return best;
+    return low < count ? (size_t)tails[low].addr : NONE;
 }
 
 static void keep_cheaper(struct choice *best, const struct choice *choice, uint64_t whole_bytes)
@@ -95,7 +112,8 @@ static void keep_cheaper(struct choice *best, const struct choice *choice, uint6
 
 /* Completes a choice whose head part is fixed, in the ways there are, and keeps the best. */
 static void complete(struct choice *best, struct choice choice, const struct mb__range *free,
-                     size_t count, uint64_t bytes, uint64_t whole_bytes)
+                     const struct mb__range *tails, size_t count, uint64_t bytes,
+                     uint64_t whole_bytes)
 {
     int64_t head_cost = choice.cost;
     uint64_t rest = bytes - choice.x;
@@ -112,7 +130,7 @@ static void complete(struct choice *best, struct choice choice, const struct mb_
     choice.cost = head_cost + COST_EDGE * (int64_t)(FRAME - choice.y);
     keep_cheaper(best, &choice, whole_bytes);
     choice.split = false;
-    choice.tail = fit_tail(free, count, choice.y);
+    choice.tail = fit_tail(tails, count, choice.y);
     if (choice.tail == NONE)
         return;
     uint64_t tail = parts_of(&free[choice.tail]).tail;
@@ -121,13 +139,13 @@ static void complete(struct choice *best, struct choice choice, const struct mb_
     keep_cheaper(best, &choice, whole_bytes);
 }
 
-static struct choice choose(const struct mb__range *free, size_t count, uint64_t bytes,
-                            uint64_t whole_bytes, bool heads)
+static struct choice choose(const struct mb__range *free, const struct mb__range *tails,
+                            size_t count, uint64_t bytes, uint64_t whole_bytes, bool heads)
 {
     struct choice best = {.head = NONE, .tail = NONE, .cost = INT64_MAX};
     struct choice choice = {.head = NONE, .tail = NONE};
 
-    complete(&best, choice, free, count, bytes, whole_bytes);
+    complete(&best, choice, free, tails, count, bytes, whole_bytes);
     for (size_t i = 0; heads && i < count; i++) {
         uint64_t head = parts_of(&free[i]).head;
         uint64_t exact = bytes % FRAME;
@@ -138,12 +156,12 @@ static struct choice choose(const struct mb__range *free, size_t count, uint64_t
         if (head < bytes) {
             choice.x = head;
             choice.cost = -COST_EDGE * (int64_t)head;
-            complete(&best, choice, free, count, bytes, whole_bytes);
+            complete(&best, choice, free, tails, count, bytes, whole_bytes);
         }
         if (exact && exact < head) {
             choice.x = exact;
             choice.cost = -COST_EDGE * (int64_t)head + COST_INSIDE * (int64_t)(head - exact);
-            complete(&best, choice, free, count, bytes, whole_bytes);
+            complete(&best, choice, free, tails, count, bytes, whole_bytes);
         }
     }
     return best;
@@ -151,8 +169,8 @@ static struct choice choose(const struct mb__range *free, size_t count, uint64_t
 
 /* Smallest number of fresh whole frames, in one range, with which a choice exists: a head and a
  * tail save at most what the largest of them hold. */
-static uint64_t missing(const struct mb__range *free, size_t count, uint64_t bytes,
-                        uint64_t whole_bytes, bool heads)
+static uint64_t missing(const struct mb__range *free, const struct mb__range *tails, size_t count,
+                        uint64_t bytes, uint64_t whole_bytes, bool heads)
 {
     uint64_t head = 0, tail = 0;
 
@@ -165,7 +183,7 @@ static uint64_t missing(const struct mb__range *free, size_t count, uint64_t byt
     uint64_t least = whole_bytes + head + tail;
     uint64_t fresh = bytes > least ? (bytes - least + FRAME - 1) & ~(FRAME - 1) : FRAME;
 
-    while (choose(free, count, bytes, whole_bytes + fresh, heads).cost == INT64_MAX)
+    while (choose(free, tails, count, bytes, whole_bytes + fresh, heads).cost == INT64_MAX)
         fresh += FRAME;
     return fresh;
 }
@@ -223,9 +241,10 @@ static struct mb__plan make_plan(struct mb__range *free, size_t count, uint64_t 
     }
     if (usable) /* free may be NULL when there is none */
         qsort(free, usable, sizeof(*free), by_whole_then_size);
-    choice = choose(free, usable, bytes, whole_bytes, heads);
+    sort_tails(free, usable, pieces); /* scratch until the pieces are known */
+    choice = choose(free, pieces, usable, bytes, whole_bytes, heads);
     if (choice.cost == INT64_MAX) {
-        plan.missing_bytes = missing(free, usable, bytes, whole_bytes, heads);
+        plan.missing_bytes = missing(free, pieces, usable, bytes, whole_bytes, heads);
         return plan;
     }
     plan.cost = choice.cost;

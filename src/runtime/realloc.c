@@ -53,18 +53,44 @@ static struct mb__node *free_behind(const struct mb__block *block, uint64_t more
     return next && next->lane && mb__node_usable(NULL, next) && next->bytes >= more ? next : NULL;
 }
 
+static struct mb__node *last_but_one(const struct mb__block *block)
+{
+    struct mb__node *node = block->pieces;
+
+    while (node->piece_next->piece_next)
+        node = node->piece_next;
+    return node;
+}
+
+/* A window shows the block's last frame to its end. */
+static bool window_reaches(const struct mb__block *block, uint64_t more)
+{
+    const struct mb__node *last = last_piece(block);
+    uint64_t end = last->addr + last->bytes;
+
+    return !block->window || ((end + FRAME - 1) & ~(FRAME - 1)) - end >= more;
+}
+
 /* MB_ERR_NO_MEMORY: the block cannot grow where it is. */
 static enum mb_err grow_in_place(struct mb_device *dev, struct mb__block *block, uint64_t requested,
                                  uint64_t bytes)
 {
     struct mb__request req = {.dev = dev, .pool = block->pool, .block = block};
+    uint64_t more = bytes - block->bytes;
+    struct mb__node *last;
     enum mb_err err = mb__heap_prepare(&block->pool->heap, 2);
 
     if (err)
         return err;
-    if (block->window || !free_behind(block, bytes - block->bytes))
+    if (!free_behind(block, more) || !window_reaches(block, more))
         return MB_ERR_NO_MEMORY;
-    mb__take_range(&req, free_behind(block, bytes - block->bytes)->addr, bytes - block->bytes);
+    mb__take_range(&req, free_behind(block, more)->addr, more);
+    last = last_but_one(block);
+    mb__heap_join_used(&block->pool->heap, last, last->piece_next);
+    if (block->window) {
+        block->window->bytes += more;
+        block->window->ranges[block->window->count - 1].bytes += more;
+    }
     resized(dev, block, requested, bytes);
     return MB_OK;
 }

@@ -38,20 +38,62 @@ static uint64_t frame_up(uint64_t addr)
 
 /* ------------------------------------------------------------------ collecting free ranges */
 
+/* Is the node one of those that collect() finds? */
+static bool may_use(const struct mb__request *req, const struct mb__node *node)
+{
+    if (!node || !node->lane)
+        return false;
+    if (mb__lane_is_own(node->lane, req->stream) || node->lane == &req->pool->ready)
+        return true;
+    return req->ordered && (node->lane->apart || (req->stream && req->pool->follow_events)) &&
+           mb__node_usable(req->stream, node);
+}
+
+static enum mb_err push_range(struct mb_device *dev, const struct mb__node *node)
+{
+    if (MB_VEC_PUSH(&dev->ranges, ((struct mb__range){node->addr, node->bytes})))
+        return MB_OK;
+    return mb__fail(MB_ERR_HOST_MEMORY, "no host memory to plan with %zu ranges",
+                    dev->ranges.count);
+}
+
+/* The ranges inside the frames at both ends that touch this one: they lengthen it, whatever lane
+ * they are in. What lies between two ranges that touch boundaries is pushed from the lower one. */
+static enum mb_err push_neighbours(struct mb__request *req, const struct mb__node *node)
+{
+    const struct mb__node *at = node->next, *low = node->prev;
+    enum mb_err err = MB_OK;
+
+    for (; !err && may_use(req, at) && !mb__node_touches(at); at = at->next)
+        err = push_range(req->dev, at);
+    while (may_use(req, low) && !mb__node_touches(low))
+        low = low->prev;
+    if (err || may_use(req, low))
+        return err;
+    for (at = node->prev; !err && at != low; at = at->prev)
+        err = push_range(req->dev, at);
+    return err;
+}
+
+/* Blocks of less than a frame may lie in ranges inside frames, joined ones too. Larger ones have no
+ * use for them, and there may be very many. */
 static enum mb_err collect_lane(struct mb__request *req, const struct mb__lane *lane)
 {
-    struct mb_device *dev = req->dev;
+    bool all = req->bytes < FRAME;
+    struct mb__link *link = mb__tree_first(all ? &lane->by_size : &lane->by_edge);
+    enum mb_err err = MB_OK;
 
-    for (struct mb__link *link = mb__tree_first(&lane->by_size); link; link = mb__tree_next(link)) {
-        const struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_size);
+    for (; !err && link; link = mb__tree_next(link)) {
+        const struct mb__node *node = all ? MB__TREE_ENTRY(link, struct mb__node, by_size)
+                                          : MB__TREE_ENTRY(link, struct mb__node, by_edge);
 
         if (!mb__lane_is_own(lane, req->stream) && !mb__node_usable(req->stream, node))
             continue;
-        if (!MB_VEC_PUSH(&dev->ranges, ((struct mb__range){node->addr, node->bytes})))
-            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory to plan with %zu ranges",
-                            dev->ranges.count);
+        err = push_range(req->dev, node);
+        if (!err && !all)
+            err = push_neighbours(req, node);
     }
-    return MB_OK;
+    return err;
 }
 
 static int by_addr(const void *left, const void *right)

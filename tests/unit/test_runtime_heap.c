@@ -209,3 +209,28 @@ TEST(check_sees_a_wrong_account)
     CHECK_EQ(mb__lane_check(&lane), MB_ERR_CORRUPT);
     mb__heap_fini(&heap);
 }
+
+/* Holes inside frames are no use to a composed block: the index does not hold them, however many. */
+TEST(holes_inside_frames_are_not_indexed)
+{
+    struct mb__heap heap;
+    struct mb__lane lane = {0};
+    unsigned block = 0;
+
+    mb__heap_init(&heap);
+    CHECK_OK(mb__heap_prepare(&heap, GRANULES));
+    mb__heap_add(&heap, &lane, BASE, 2 * MB_FRAME_BYTES);
+    CHECK_EQ(lane.by_edge.count, 1);
+    for (uint64_t at = 0; at < 2 * MB_FRAME_BYTES; at += 2 * MB__GRANULE) {
+        struct mb__node *node = mb__heap_find(&heap, BASE + at);
+
+        CHECK_OK(mb__heap_prepare(&heap, 2));
+        (void)mb__heap_take(&heap, node, BASE + at, MB__GRANULE, &block);
+    }
+    /* Every second granule is free; the last of each frame ends at its boundary. */
+    CHECK_EQ(lane.by_size.count, 2 * MB_FRAME_BYTES / (2 * MB__GRANULE));
+    CHECK_EQ(lane.by_edge.count, 2);
+    CHECK_OK(mb__heap_check(&heap));
+    CHECK_OK(mb__lane_check(&lane));
+    mb__heap_fini(&heap);
+}
