@@ -250,10 +250,10 @@ TEST(growing_by_little_maps_little)
     enum { STEPS = 2000 };
     mb_device dev = rt_open("backend:sim,device_memory:64m");
     void *block = NULL, *behind = NULL;
-    uint64_t bytes = RT_MIB, stitches;
+    uint64_t bytes = 2 * RT_MIB, stitches;
 
     RT_OK(mb_malloc(dev, bytes, &block));
-    RT_OK(mb_malloc(dev, RT_MIB, &behind));
+    RT_OK(mb_malloc(dev, 2 * RT_MIB, &behind));
     RT_OK(mb_fill_async(dev, block, RT_MIB, 7, NULL));
     RT_OK(mb_device_sync(dev));
     stitches = rt_stats(dev).stitches;
@@ -264,13 +264,13 @@ TEST(growing_by_little_maps_little)
     CHECK_LE(rt_stats(dev).stitches - stitches, 2);
     RT_OK(mb_verify_async(dev, block, RT_MIB, 7, NULL));
     RT_OK(mb_fill_async(dev, block, bytes, 8, NULL));
-    rt_fill(dev, behind, RT_MIB, 2, NULL);
+    rt_fill(dev, behind, 2 * RT_MIB, 2, NULL);
     RT_OK(mb_verify_async(dev, block, bytes, 8, NULL));
     RT_OK(mb_device_sync(dev));
     RT_OK(mb_check(dev));
     RT_OK(mb_realloc(dev, block, RT_MIB + 512, &block));
     RT_OK(mb_verify_async(dev, block, RT_MIB + 512, 8, NULL));
-    rt_verify(dev, behind, RT_MIB, 2, NULL);
+    rt_verify(dev, behind, 2 * RT_MIB, 2, NULL);
     RT_OK(mb_free_async(dev, block, NULL));
     RT_OK(mb_free_async(dev, behind, NULL));
     rt_close(dev);
