@@ -118,6 +118,39 @@ static enum mb_err note(struct scrub *scrub, const struct mb__region *region, ui
     return MB_OK;
 }
 
+static bool decode(const struct mb_vm *vm, const struct mb_hw_view *view, struct mb_pte pte,
+                   struct mb_leaf *leaf)
+{
+    *leaf = (struct mb_leaf){0};
+    return mb_fmt_decode_leaf(vm->hw->caps.format, view->leaf_shift, pte, leaf) &&
+           leaf->flags & MB_LEAF_VALID;
+}
+
+/* Looks again at an entry that differs. Its batch may have passed since it was read; none can have been
+ * submitted, so a second difference stands. */
+static enum mb_err judge(struct scrub *scrub, const struct mb__region *region,
+                         const struct mb_hw_view *view, uint32_t slot, struct expected want)
+{
+    struct mb_vm *vm = scrub->vm;
+    uint32_t base = (uint32_t)((view->va.addr - region->base.addr) >> region->leaf_shift);
+    struct mb_leaf leaf;
+    struct mb_pte pte;
+    enum mb_err err;
+    bool valid;
+
+    if (busy(vm, region, base + slot)) {
+        scrub->sum.busy++;
+        return MB_OK;
+    }
+    err = vm->hw->ops->read_slots(vm->hw, view, slot, 1, &pte);
+    if (err)
+        return err;
+    valid = decode(vm, view, pte, &leaf);
+    if (entry_agrees(view, &leaf, valid, want))
+        return MB_OK;
+    return note(scrub, region, base + slot, pte, want, is_foreign(vm, view, &leaf, valid));
+}
+
 static enum mb_err compare(struct scrub *scrub, const struct mb__region *region,
                            const struct mb_hw_view *view, uint32_t first, uint32_t count)
 {
@@ -127,20 +160,14 @@ static enum mb_err compare(struct scrub *scrub, const struct mb__region *region,
     enum mb_err err = vm->hw->ops->read_slots(vm->hw, view, first, count, pte);
 
     for (uint32_t i = 0; !err && i < count; i++) {
-        struct mb_leaf leaf = {0};
-        bool valid = mb_fmt_decode_leaf(vm->hw->caps.format, view->leaf_shift, pte[i], &leaf) &&
-                     leaf.flags & MB_LEAF_VALID;
         struct expected want;
+        struct mb_leaf leaf;
+        bool valid = decode(vm, view, pte[i], &leaf);
 
         scrub->sum.entries++;
-        if (!expected(vm, region, base + first + i, &want) ||
-            entry_agrees(view, &leaf, valid, want))
-            continue;
-        if (busy(vm, region, base + first + i))
-            scrub->sum.busy++;
-        else
-            err = note(scrub, region, base + first + i, pte[i], want,
-                       is_foreign(vm, view, &leaf, valid));
+        if (expected(vm, region, base + first + i, &want) &&
+            !entry_agrees(view, &leaf, valid, want))
+            err = judge(scrub, region, view, first + i, want);
     }
     return err;
 }
