@@ -121,6 +121,20 @@ int mb__device_owning(const struct mb_device *not_this, uint64_t addr)
     return ordinal;
 }
 
+/* The library is unloaded: nobody can name a closed device any more. */
+__attribute__((destructor)) static void free_shells(void)
+{
+    pthread_mutex_lock(&shells_lock);
+    while (shells) {
+        struct mb_device *dev = shells;
+
+        shells = dev->next_shell;
+        mb__lock_destroy(&dev->lock);
+        free(dev);
+    }
+    pthread_mutex_unlock(&shells_lock);
+}
+
 /* Tests with fault injection put a device in front that can be told to fail. */
 static enum mb_err make_fallible(struct mb_device *dev)
 {
