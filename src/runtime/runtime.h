@@ -186,6 +186,7 @@ struct mb__account {
     int64_t requested_high, allocated_high; /* largest since the last fold */
     uint64_t mallocs, frees;                /* calls since open */
     uint64_t malloc_bytes;                  /* handed out since open, after rounding */
+    uint64_t apart[8]; /* unused: accounts of two threads share no cache line */
 };
 
 struct mb__shard {
@@ -199,6 +200,7 @@ struct mb__shard {
         struct mb__stream *stream; /* NULL: empty */
     } streams[MB__STREAM_SLOTS];
     struct mb__bin bins[MB__BIN_SETS][MB__BIN_WAYS];
+    uint64_t apart[8]; /* unused: shards of two threads share no cache line */
 };
 
 /* Address -> block. Readers take no lock; see table.c. */
