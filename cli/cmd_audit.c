@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cmd_audit.c - `moonbright audit`: what an audit log tells, for a frame, for an address, or in all.
+ * cmd_audit.c - `moonbright audit`: what an audit log tells, for a frame, for an address, or in
+ * all.
  *
- * A batch's outcome stands behind its changes, so a log is read twice: first for the outcomes, then for
- * what is asked.
+ * A batch's outcome stands behind its changes, so a log is read twice: first for the outcomes, then
+ * for what is asked.
  */
 #include "cli.h"
 

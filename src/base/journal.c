@@ -3,8 +3,8 @@
  * journal.c - see journal.h.
  *
  * Trade-off A record is written as it lies in memory: files are read on the machine, or the kind of
- * machine, that wrote them. The checksum is CRC-32C without a table: a record takes no longer than the
- * system call that writes it.
+ * machine, that wrote them. The checksum is CRC-32C without a table: a record takes no longer than
+ * the system call that writes it.
  */
 #include "base/journal.h"
 
@@ -110,8 +110,8 @@ static enum mb_err io_error(const char *what, const char *path)
                     path ? " " : "", path ? path : "", what, strerror(errno));
 }
 
-/* Whole, valid records at the file's beginning; a tail behind them is cut off. A file that does not begin with
- * a record is left alone. */
+/* Whole, valid records at the file's beginning; a tail behind them is cut off. A file that does not
+ * begin with a record is left alone. */
 static enum mb_err find_end(struct mb__journal *journal, const char *path)
 {
     struct stat st;

@@ -2,12 +2,12 @@
 /*
  * journal.h - an append-only file of records that outlives its writer.
  *
- * FORMAT    Records of MB_JOURNAL_BYTES, in the machine's byte order, each with a magic number, a checksum
- *           of the rest, and a sequence number that counts from 1 in each session. A session starts with
- *           a record of kind MB_AUDIT_SESSION. doc/audit.md has the layout.
- * CRASH     Every flush is one write of whole records to a file opened for appending. A writer killed at
- *           any moment leaves whole records; a machine that stops may leave a torn tail, which readers
- *           report and the next writer cuts off.
+ * FORMAT    Records of MB_JOURNAL_BYTES, in the machine's byte order, each with a magic number, a
+ *           checksum of the rest, and a sequence number that counts from 1 in each session. A
+ *           session starts with a record of kind MB_AUDIT_SESSION. doc/audit.md has the layout.
+ * CRASH     Every flush is one write of whole records to a file opened for appending. A writer
+ *           killed at any moment leaves whole records; a machine that stops may leave a torn tail,
+ *           which readers report and the next writer cuts off.
  * LOCKING   The caller's; the file itself is locked against a second writer (flock).
  */
 #ifndef MB_BASE_JOURNAL_H
@@ -19,17 +19,18 @@ enum { MB_JOURNAL_BYTES = 96 };
 
 struct mb__journal;
 
-/* Opens or creates `path`, cuts off a torn tail, writes the session record. MB_ERR_IO, MB_ERR_BUSY (another
- * writer has it), MB_ERR_CORRUPT (not a journal), MB_ERR_HOST_MEMORY. */
+/* Opens or creates `path`, cuts off a torn tail, writes the session record. MB_ERR_IO, MB_ERR_BUSY
+ * (another writer has it), MB_ERR_CORRUPT (not a journal), MB_ERR_HOST_MEMORY. */
 enum mb_err mb__journal_open(const char *path, const char *device, struct mb__journal **out);
 /* Flushes what it can. NULL is allowed. In a fork of the opening process: frees the memory only. */
 void mb__journal_close(struct mb__journal *journal);
-/* Takes sequence, time, process and call from here and from the calling thread. What cannot be buffered makes
- * every later flush fail, so nothing is lost in silence. */
+/* Takes sequence, time, process and call from here and from the calling thread. What cannot be
+ * buffered makes every later flush fail, so nothing is lost in silence. */
 void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record);
 /* MB_ERR_IO with the reason: the records stay buffered and the next flush tries again. */
 enum mb_err mb__journal_flush(struct mb__journal *journal);
-/* Where the next record will stand in the buffer, and: forgets what was added since then and not flushed. */
+/* Where the next record will stand in the buffer, and: forgets what was added since then and not
+ * flushed. */
 size_t mb__journal_mark(const struct mb__journal *journal);
 void mb__journal_rewind(struct mb__journal *journal, size_t mark);
 

@@ -52,8 +52,8 @@ struct mb_hw_dev *mb__hw_fault_inner(struct mb_hw_dev *dev);
  * n 0: none. Resets the count of `op`. Thread-safe. */
 void mb__hw_fault_set(struct mb_hw_dev *dev, enum mb_hw_fault_op op, uint64_t n, enum mb_err err,
                       bool lasting);
-/* The same for a device that is not open yet: the plan that the next mb__hw_fault_wrap() of the calling thread
- * starts with, once. */
+/* The same for a device that is not open yet: the plan that the next mb__hw_fault_wrap() of the
+ * calling thread starts with, once. */
 void mb__hw_fault_next(enum mb_hw_fault_op op, uint64_t n, enum mb_err err, bool lasting);
 /* Uses of `op` since open or the last set; failed ones included. */
 uint64_t mb__hw_fault_uses(struct mb_hw_dev *dev, enum mb_hw_fault_op op);

@@ -12,10 +12,8 @@
  * or an invalidate: what a training loop does in each step.
  *
  * Locking: the device's lock. Calls of vm are made under it.
- * Trade-offs: cached windows cost addresses and page tables; they are bounded in number and bytes
- * and dropped oldest first. A window is unmapped on the stream that used it last, behind that use;
- * while that is impossible (the stream is gone, or there were several) and the use may still run,
- * it stays.
+ * Trade-offs: cached windows cost addresses and page tables: bounded, dropped oldest first. A window
+ * is unmapped on the stream that used it last; while it may be in use and cannot be, it stays.
  */
 #include <string.h>
 
@@ -303,8 +301,8 @@ static enum mb_err take_addresses(struct mb_pool *pool, struct mb__window *windo
     return mb__alloc_va(dev->vm, bytes, 0, &window->va);
 }
 
-/* Nobody will have the window after all, though its map has been submitted: a record of its own stands for
- * it until the entries are cleared. */
+/* Nobody will have the window after all, though its map has been submitted: a record of its own
+ * stands for it until the entries are cleared. */
 static void abandon(struct mb_device *dev, const struct mb__window *window)
 {
     struct mb__window *left = malloc(sizeof(*left));

@@ -307,7 +307,7 @@ struct mb_vm {
     MB_VEC(struct mb__queue) queues;
     size_t fences_waiting; /* sum of fences_left; queues has room for as many */
     struct mb__batch batch;
-    struct mb_vm_stats stats; /* the counters in it */
+    struct mb_vm_stats stats;    /* the counters in it */
     struct mb__journal *journal; /* the audit log, or NULL; constant */
     bool lost;       /* the outcome of a submission is unknown; nothing is reused any more */
     char audit[160]; /* the first batch that broke an order rule; "" if none */
@@ -367,7 +367,8 @@ void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool bec
 /* Takes slabs of together at least `need` frames, with homes from `at` on; `want` as far as
  * possible. */
 enum mb_err mb__grow(struct mb_vm *vm, uint32_t at, uint32_t need, uint32_t want);
-/* Gives slabs back that an earlier failure left half-way, as far as possible. *released grows by frames. */
+/* Gives slabs back that an earlier failure left half-way, as far as possible. *released grows by
+ * frames. */
 void mb__zombies_retry(struct mb_vm *vm, uint32_t *released);
 enum mb_err mb__trim(struct mb_vm *vm, uint32_t keep, uint32_t *released);
 void mb__slabs_close(struct mb_vm *vm, bool alive);

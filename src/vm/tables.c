@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Live entries against the record: what another module, or a mistake, did to the tables is found here and
- * can be put right.
+ * Live entries against the record: what another module, or a mistake, did to the tables is found
+ * here and can be put right.
  *
- * How       Entries are read piece by piece. One that differs is judged unless its window has a batch under
- *           way, whose entries may be of either side. Repairs are ordinary commands (leaves, BARRIER,
+ * How       Entries are read piece by piece. One that differs is judged unless its window has a
+ *           batch under way, whose entries may be of either side. Repairs are ordinary commands
+ * (leaves, BARRIER,
  *           INVALIDATE, MEMBAR) on vm's own stream.
  * Cost      One read of every table that exists, under the lock.
  * Locking   vm's lock.
@@ -126,8 +127,8 @@ static bool decode(const struct mb_vm *vm, const struct mb_hw_view *view, struct
            leaf->flags & MB_LEAF_VALID;
 }
 
-/* Looks again at an entry that differs. Its batch may have passed since it was read; none can have been
- * submitted, so a second difference stands. */
+/* Looks again at an entry that differs. Its batch may have passed since it was read; none can have
+ * been submitted, so a second difference stands. */
 static enum mb_err judge(struct scrub *scrub, const struct mb__region *region,
                          const struct mb_hw_view *view, uint32_t slot, struct expected want)
 {

@@ -3,11 +3,11 @@
  * The audit log, as vm writes it (config: audit:PATH). Without a log every function does nothing.
  *
  *   frames   HOME and HOMELESS, TAKE and GIVE say who could have mapped a frame, and since when
- *   batches  what a batch will change is in the file before the batch is submitted, its outcome behind it.
- *            A batch whose plan cannot be written is not submitted.
+ *   batches  what a batch will change is in the file before the batch is submitted, its outcome
+ *            behind it. A batch whose plan cannot be written is not submitted.
  *
- * A writer that dies between plan and outcome leaves a batch of which nobody knows whether the device has
- * executed it; readers say so.
+ * A writer that dies between plan and outcome leaves a batch of which nobody knows whether the
+ * device has executed it; readers say so.
  *
  * Locking   vm's lock.
  */
@@ -31,7 +31,8 @@ void mb__trail_close(struct mb_vm *vm, bool clean)
     vm->journal = NULL;
 }
 
-/* Records that no call depends on: what cannot be written now stays for the next batch, which can fail. */
+/* Records that no call depends on: what cannot be written now stays for the next batch, which can
+ * fail. */
 static void flush(struct mb_vm *vm)
 {
     if (mb__journal_flush(vm->journal))

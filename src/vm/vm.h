@@ -35,7 +35,7 @@ struct mb_vm_config {
     uint64_t home_bytes;    /* address space for homes; 0: 4 x device memory, at most 1 TiB */
     uint64_t ring_bytes;    /* address space for windows; 0: 4 x device memory, 256 GiB to 1 TiB */
     uint64_t max_run_bytes; /* larger slab requests are split; 0: 512 MiB */
-    char audit[256];             /* file of the audit log; "": none */
+    char audit[256];        /* file of the audit log; "": none */
     bool no_guard;          /* leave out the unused group behind each window: only where it is known
                                that no walk runs ahead past a block's end */
 };
@@ -156,11 +156,12 @@ enum mb_err mb__vm_drain(struct mb_vm *vm);
 void mb__vm_stats(struct mb_vm *vm, struct mb_vm_stats *out);
 /* Every invariant of the record; each is its own function in check.c. MB_ERR_CORRUPT + detail. */
 enum mb_err mb__vm_check(struct mb_vm *vm);
-/* Compares the device's tables with the record. Entries of windows with a batch under way are not judged.
- * MB_ERR_CORRUPT + detail for the first that differs. */
+/* Compares the device's tables with the record. Entries of windows with a batch under way are not
+ * judged. MB_ERR_CORRUPT + detail for the first that differs. */
 enum mb_err mb__vm_check_tables(struct mb_vm *vm);
-/* The same over all of them, counted; with `repair` writes the record over what differs. Then waits on the
- * host for vm's own stream, which waits for nobody. *out is filled with MB_ERR_CORRUPT too. */
+/* The same over all of them, counted; with `repair` writes the record over what differs. Then waits
+ * on the host for vm's own stream, which waits for nobody. *out is filled with MB_ERR_CORRUPT too.
+ * */
 enum mb_err mb__vm_scrub(struct mb_vm *vm, bool repair, struct mb_tables_report *out);
 
 #endif

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as arguments of an ioctl that libcuda makes: the observer must read no byte outside the structure
- * that the request names, follow no pointer before the call, and say nothing of what it cannot know.
+ * Any bytes as arguments of an ioctl that libcuda makes: the observer must read no byte outside the
+ * structure that the request names, follow no pointer before the call, and say nothing of what it
+ * cannot know.
  *
- * Input     byte 0: file, moment; byte 1: driver series; bytes 2 to 5: request; the argument structure.
+ * Input     byte 0: file, moment; byte 1: driver series; bytes 2 to 5: request; the argument
+ * structure.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -73,6 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kind = (enum nvrm_fd_kind)(data[0] & 3);
     while (mb__nvrm_series_at(count))
         count++;
+    need(count > 0);
     series = data[1] == 0xff ? NULL : mb__nvrm_series_at(data[1] % count);
     memcpy(&word, data + 2, sizeof(word));
     request = word;
@@ -82,11 +85,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     need(argument != NULL);
     memset(argument, 0, bytes ? bytes : 1);
     memcpy(argument, data + HEAD, size - HEAD < bytes ? size - HEAD : bytes);
-    /* Before the call nothing may be followed; after it, what the driver has read: here only NULL is. */
+    /* Before the call nothing may be followed; after it, what the driver has read: here only NULL
+     * is. */
     mb__nvrm_observe(series, kind, 5, request, argument, NVRM_BEFORE, &seen);
     check(&seen, kind);
     mb__nvrm_observe(series, kind, 5, request, argument, NVRM_BEFORE, &again);
-    need(!memcmp(&seen, &again, sizeof(seen)));
+    need(seen.kind == again.kind && seen.base == again.base && seen.object == again.object);
     mb__nvrm_observe(series, kind, 5, request, NULL, data[0] & 4 ? NVRM_AFTER : NVRM_BEFORE, &seen);
     need(seen.kind == NVRM_SAW_NOTHING || seen.kind == NVRM_SAW_UVM_END);
     free(argument);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as a sequence of public calls on the software GPU, several streams, valid and invalid arguments.
+ * Any bytes as a sequence of public calls on the software GPU, several streams, valid and invalid
+ * arguments.
  *
- * Every block and page that is written is verified by what the fuzzer knows must be in it. At the end: no
- * wrong word, no wrong access, no fault, every invariant, live entries as recorded, nothing left.
+ * Every block and page that is written is verified by what the fuzzer knows must be in it. At the
+ * end: no wrong word, no wrong access, no fault, every invariant, live entries as recorded, nothing
+ * left.
  *
  * Input     byte 0: configuration; then operations of 1 byte and what each takes.
  */
@@ -466,9 +468,12 @@ static void close_all(struct fuzz *f)
     need(!mb_mem_unreserve(f->dev, f->va, PAGES * PAGE));
     for (unsigned i = 0; i < EVENTS; i++)
         need(!mb_event_destroy(f->dev, f->event[i]));
-    for (unsigned i = 0; i < POOLS; i++)
-        if (f->pool[i])
-            need(!mb_pool_destroy(f->pool[i]));
+    for (unsigned i = 0; i < POOLS; i++) {
+        if (!f->pool[i])
+            continue;
+        need(!mb_pool_set(f->pool[i], MB_POOL_KEEP, 0));
+        need(!mb_pool_destroy(f->pool[i]));
+    }
     need(mb_check(f->dev) == MB_OK);
     need(mb_check_tables(f->dev, false, NULL) == MB_OK);
     need(!mb_stats_get(f->dev, &stats));

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any bytes as an audit log: read to its end or refused with a text; what is read is in order. Bit i of the
- * first byte says whether record 8k + i gets the right checksum, so that the fuzzer comes past it.
+ * Any bytes as an audit log: read to its end or refused with a text; what is read is in order. Bit
+ * i of the first byte says whether record 8k + i gets the right checksum, so that the fuzzer comes
+ * past it.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -70,6 +71,7 @@ static void check_file(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    static const uint8_t magic[4] = {'M', 'B', 'J', '1'};
     uint8_t *copy;
 
     if (!size)
@@ -83,7 +85,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
         if (!(data[0] >> i % 8 & 1))
             continue;
-        memcpy(record, "MBJ1", 4);
+        memcpy(record, magic, sizeof(magic));
         crc = crc32c(record + 8, RECORD - 8);
         memcpy(record + 4, &crc, sizeof(crc));
     }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Any text as a configuration: of mb_open() and of the environment. It is accepted, or refused with a text
- * that names what is wrong; a device that opens works.
+ * Any text as a configuration: of mb_open() and of the environment. It is accepted, or refused with
+ * a text that names what is wrong; a device that opens works.
  */
 #define _GNU_SOURCE
 #include <stdint.h>
@@ -34,7 +34,8 @@ static void read_text(const char *text, bool environment)
         unsetenv("MOONBRIGHT");
 }
 
-/* What is accepted opens, or is refused by the backend with a reason. Only the software GPU, and small. */
+/* What is accepted opens, or is refused by the backend with a reason. Only the software GPU, and
+ * small. */
 static void open_text(const char *text)
 {
     struct mb__config config;
@@ -45,9 +46,8 @@ static void open_text(const char *text)
     if (strstr(text, "audit") || strstr(text, "profile") || strstr(text, "trace") ||
         strstr(text, "backend") || strstr(text, "device_memory") || strlen(text) > 4096)
         return;
-    strcpy(whole, "backend:sim,device_memory:64m");
-    if (text[strspn(text, " \t")])
-        strcat(strcat(whole, ","), text);
+    snprintf(whole, sizeof(whole), "backend:sim,device_memory:64m%s%s",
+             text[strspn(text, " \t")] ? "," : "", text);
     if (mb__config_read(0, whole, &config))
         return;
     if (mb_open(0, whole, &dev)) {

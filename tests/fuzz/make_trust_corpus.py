@@ -19,7 +19,7 @@ CONFIGS = [
     "limit:8m,release_threshold:0", "window_space:1g,home_space:1g", "window_space:3", "growth:patient,cache:no",
     "check:redzone|poison|uaf|leaks", "check:redzone||poison", "check:", "check:" + "uaf|" * 30, "wait_ms:0", "wait_ms:1",
     "tables:isolated,model:mi210", "tables:driver,driver_home:yes,walk_ahead:yes,self_heal:yes", "model:h100",
-    "audit:/tmp/x", "audit:" + "a" * 300, "cache_bytes:1,window_cache:1", "force:1,guard:0", "key", "key:", ":value",
+    "audit:log", "audit:" + "a" * 300, "cache_bytes:1,window_cache:1", "force:1,guard:0", "key", "key:", ":value",
     "a:b:c:d", "explore:yes,", "\xff\xfe:1", "\t\n", "x" * 5000, "seed:18446744073709551615", "seed:18446744073709551616",
 ]
 

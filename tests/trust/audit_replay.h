@@ -2,8 +2,9 @@
 /*
  * audit_replay.h - what an audit log says is mapped at its end.
  *
- * The log is held to its own rules: a frame is at home once, taken once, given back by its owner; an address
- * that is mapped was free, and one that is unmapped showed just that frame; batches have one outcome.
+ * The log is held to its own rules: a frame is at home once, taken once, given back by its owner;
+ * an address that is mapped was free, and one that is unmapped showed just that frame; batches have
+ * one outcome.
  */
 #ifndef MB_TESTS_TRUST_AUDIT_REPLAY_H
 #define MB_TESTS_TRUST_AUDIT_REPLAY_H

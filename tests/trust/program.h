@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * program.h - a program of public calls that touches everything an allocator does, for tests that make calls
- * fail: each call that fails is told, and made again, and must then succeed.
+ * program.h - a program of public calls that touches everything an allocator does, for tests that
+ * make calls fail: each call that fails is told, and made again, and must then succeed.
  */
 #ifndef MB_TESTS_TRUST_PROGRAM_H
 #define MB_TESTS_TRUST_PROGRAM_H

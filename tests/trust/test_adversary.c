@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Callers and kernels that do not play by the rules: handles that are none, blocks freed twice or from two
- * threads, accesses after the free on every stream, kernels that store wherever they can.
+ * Callers and kernels that do not play by the rules: handles that are none, blocks freed twice or
+ * from two threads, accesses after the free on every stream, kernels that store wherever they can.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -232,8 +232,9 @@ TEST(use_after_free_on_every_stream)
 }
 
 /*
- * Without the check, a block at home stays mapped: what a stray access reaches is memory of this process's
- * own pool. It never reaches a frame that is not held, nor one through a window that was unmapped.
+ * Without the check, a block at home stays mapped: what a stray access reaches is memory of this
+ * process's own pool. It never reaches a frame that is not held, nor one through a window that was
+ * unmapped.
  */
 TEST(stray_access_stays_inside_the_pool)
 {
@@ -254,8 +255,8 @@ TEST(stray_access_stays_inside_the_pool)
 
 /* ------------------------------------------------------------ page tables */
 
-/* No entry anywhere leads to a page table: every valid leaf names a frame of the device's memory, and tables
- * lie elsewhere. */
+/* No entry anywhere leads to a page table: every valid leaf names a frame of the device's memory,
+ * and tables lie elsewhere. */
 static uint64_t leaves_checked(mb_device dev)
 {
     const struct mb_hw_view *view;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The audit log: what it tells of a program is what the program did, and what MoonBright's own record says;
- * a log that cannot be written stops what it should tell.
+ * The audit log: what it tells of a program is what the program did, and what MoonBright's own
+ * record says; a log that cannot be written stops what it should tell.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void fresh(const char *more)
 {
     int fd;
 
-    strcpy(path, "/tmp/mb-audit-XXXXXX");
+    snprintf(path, sizeof(path), "%s/mb-audit-XXXXXX", P_tmpdir);
     fd = mkstemp(path);
     CHECK(fd >= 0);
     close(fd);

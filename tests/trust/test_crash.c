@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Processes that end in the middle of their work. Another process reads the audit log, and it must be
- * consistent up to the moment of death: what is mapped, who has which frame; at most one batch whose outcome
- * nobody knows. This program opens no device itself, so that its children may.
+ * Processes that end in the middle of their work. Another process reads the audit log, and it must
+ * be consistent up to the moment of death: what is mapped, who has which frame; at most one batch
+ * whose outcome nobody knows. This program opens no device itself, so that its children may.
  */
 #include <poll.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ static void fresh(void)
 {
     int fd;
 
-    strcpy(path, "/tmp/mb-crash-XXXXXX");
+    snprintf(path, sizeof(path), "%s/mb-crash-XXXXXX", P_tmpdir);
     fd = mkstemp(path);
     CHECK(fd >= 0);
     close(fd);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Every function of the backend fails at its n-th use, for every n, under a program of public calls: a failed
- * call says why, has changed nothing, every invariant holds, live entries are the record's, and the same
- * call succeeds once the backend works again. In the end nothing is held.
+ * Every function of the backend fails at its n-th use, for every n, under a program of public
+ * calls: a failed call says why, has changed nothing, every invariant holds, live entries are the
+ * record's, and the same call succeeds once the backend works again. In the end nothing is held.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -36,7 +36,8 @@ static void look_closely(struct world *w, const char *call, enum mb_err err)
 {
     struct mb_hw_dev *sim = mb__hw_fault_inner(w->dev->hw);
 
-    /* The report of a request without memory says who holds what, not which call brought that about. */
+    /* The report of a request without memory says who holds what, not which call brought that
+     * about. */
     if (!mb_error_detail()[0] ||
         (err != MB_ERR_NO_MEMORY && !strstr(mb_error_detail(), "injected") &&
          !strstr(mb_error_detail(), "unknown outcome") &&

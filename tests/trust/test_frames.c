@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Batches that name frames they may not name: out of range, of another device, given back, of nobody. Not one
- * entry of such a batch is written, and no reference is taken.
+ * Batches that name frames they may not name: out of range, of another device, given back, of
+ * nobody. Not one entry of such a batch is written, and no reference is taken.
  */
 #include "unit/test_vm.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The host runs out of memory: the n-th allocation that MoonBright makes fails, for every n, once or from then
- * on. A failed call says so and has changed nothing, and succeeds once there is memory again. And the device
- * runs out of memory, at every size.
+ * The host runs out of memory: the n-th allocation that MoonBright makes fails, for every n, once
+ * or from then on. A failed call says so and has changed nothing, and succeeds once there is memory
+ * again. And the device runs out of memory, at every size.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Completions that never come, queues that wait for each other, devices that die: every call ends, with an
- * error that has a text, the host's state stays consistent, and the process can go on with a new device.
+ * Completions that never come, queues that wait for each other, devices that die: every call ends,
+ * with an error that has a text, the host's state stays consistent, and the process can go on with
+ * a new device.
  */
 #include <string.h>
 
@@ -34,7 +35,8 @@ static void open_gate(mb_device dev)
     mb__sim_sem_host(sim_of(dev), 1, 1);
 }
 
-/* A request that could only be met by memory whose stream never gets there gives up after wait_ms. */
+/* A request that could only be met by memory whose stream never gets there gives up after wait_ms.
+ * */
 TEST(request_gives_up_and_succeeds_later)
 {
     static const char *const configs[] = {"", ",policy:fresh", ",driver_home:yes",
@@ -200,7 +202,8 @@ TEST(lost_device_refuses_and_a_new_one_works)
     }
 }
 
-/* All streams of isolated tables behind one helper queue: the deadlock is named, the device can be closed. */
+/* All streams of isolated tables behind one helper queue: the deadlock is named, the device can be
+ * closed. */
 TEST(helper_queue_that_waits_for_itself)
 {
     mb_device dev = rt_open("backend:sim,device_memory:128m,tables:isolated");

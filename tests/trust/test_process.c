@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * What a process may do besides allocating: fork, exec, exit without closing, take signals, unload the
- * library. Each case runs in a child of its own; the parent never opens a device.
+ * What a process may do besides allocating: fork, exec, exit without closing, take signals, unload
+ * the library. Each case runs in a child of its own; the parent never opens a device.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -125,7 +125,7 @@ TEST(fork_leaves_the_parent_alone)
 /* Nothing that MoonBright opened survives an exec. */
 static void exec_with_an_open_device(void)
 {
-    char config[128], path[] = "/tmp/mb-process-XXXXXX", before[64] = {0};
+    char config[128], path[] = P_tmpdir "/mb-process-XXXXXX", before[64] = {0};
     mb_device dev;
     int fd = mkstemp(path);
 
@@ -203,7 +203,7 @@ static void work_under_signals(void)
 {
     struct sigaction action = {.sa_handler = on_alarm}; /* no SA_RESTART: calls are interrupted */
     struct itimerval timer = {{0, 100}, {0, 100}};
-    char config[128], path[] = "/tmp/mb-process-XXXXXX";
+    char config[128], path[] = P_tmpdir "/mb-process-XXXXXX";
     struct mb_audit_summary sum;
     uint64_t state = 1;
     mb_device dev;

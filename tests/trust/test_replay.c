@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * The counterexamples of the protocol models (verify/spin), run on the software GPU: each scenario with every
- * step, right under every seed, and without the one that the model lacks, caught. verify/spin/steps.tsv says
- * which case belongs to which step; steps that tests/mutants remove already are not repeated.
+ * The counterexamples of the protocol models (verify/spin), run on the software GPU: each scenario
+ * with every step, right under every seed, and without the one that the model lacks, caught.
+ * verify/spin/steps.tsv says which case belongs to which step; steps that tests/mutants remove
+ * already are not repeated.
  */
 #include "mutants/sim_mutant.h"
 
@@ -303,8 +304,8 @@ static void prepare(struct sim_rig *rig, uint64_t n)
 }
 
 /*
- * Stream 1's request 1 has been answered, but the old translation came back into the TLB before stream 0
- * changes its entry. What `ticket` stream 0 waits for decides.
+ * Stream 1's request 1 has been answered, but the old translation came back into the TLB before
+ * stream 0 changes its entry. What `ticket` stream 0 waits for decides.
  */
 static struct sim_verdict answered_before(const struct mb_hw_config *config, uint64_t ticket)
 {
@@ -378,7 +379,8 @@ TEST(ticket_of_the_running_invalidate)
     check_mutant(running, &plain, MUTANT_SEEDS);
 }
 
-/* Three requests at once, two prepared invalidates: request 2 and answer 0 give ticket min(3, 2). */
+/* Three requests at once, two prepared invalidates: request 2 and answer 0 give ticket min(3, 2).
+ * */
 static struct sim_verdict three_requests(const struct mb_hw_config *config, bool broken)
 {
     struct sim_rig rig;
@@ -656,7 +658,8 @@ TEST(released_before_the_clear_has_passed)
     check_mutant(queued, &primed, MUTANT_SEEDS);
 }
 
-/* The kernel goes on after its store, so that nothing but a membar says that the store has landed. */
+/* The kernel goes on after its store, so that nothing but a membar says that the store has landed.
+ * */
 static struct sim_verdict in_flight(const struct mb_hw_config *config, bool broken)
 {
     struct mb_sim_step steps[3] = {
@@ -710,8 +713,8 @@ TEST(released_before_the_clear_is_submitted)
 /* ------------------------------------------------------------ directories */
 
 /*
- * A window under a directory entry of its own, which stream 0 writes. Stream 1 maps there, behind the
- * fence of the building.
+ * A window under a directory entry of its own, which stream 0 writes. Stream 1 maps there, behind
+ * the fence of the building.
  */
 static struct sim_verdict build_and_use(const struct mb_hw_config *config, bool barrier, bool wait)
 {

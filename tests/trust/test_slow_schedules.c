@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * One program under thousands of schedules: what is runnable on the device is run in drawn order, piece by
- * piece, entries arrive when they like. Whatever the order, contents, translations and the happens-before
- * check between streams must be right.
+ * One program under thousands of schedules: what is runnable on the device is run in drawn order,
+ * piece by piece, entries arrive when they like. Whatever the order, contents, translations and the
+ * happens-before check between streams must be right.
  */
 #include <string.h>
 

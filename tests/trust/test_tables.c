@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Foreign and wrong page-table entries: another module of the process that can write tables (as it can in
- * inline mode) changes some, mb_check_tables() finds them, and repairs them.
+ * Foreign and wrong page-table entries: another module of the process that can write tables (as it
+ * can in inline mode) changes some, mb_check_tables() finds them, and repairs them.
  */
 #include <string.h>
 
@@ -13,7 +13,8 @@
 
 enum { PAGES = 24 };
 
-/* A device with a reservation of PAGES pages that shows a memory object, and a slab of somebody else. */
+/* A device with a reservation of PAGES pages that shows a memory object, and a slab of somebody
+ * else. */
 struct victim {
     mb_device dev;
     mb_mem mem;
@@ -106,7 +107,8 @@ static uint64_t page(const struct victim *v, unsigned i)
     return (uint64_t)(uintptr_t)v->va + i * 2 * RT_MIB;
 }
 
-/* Finds `wrong` entries, `foreign` of them foreign, the first at `first`; repairs; all is well again. */
+/* Finds `wrong` entries, `foreign` of them foreign, the first at `first`; repairs; all is well
+ * again. */
 static void found_and_repaired(const struct victim *v, uint64_t wrong, uint64_t foreign,
                                uint64_t first)
 {
@@ -222,7 +224,8 @@ TEST(random_damage_is_all_found_and_all_repaired)
     printf("%u entries changed behind the record's back\n", pokes);
 }
 
-/* A batch that has not come to its turn: its entries may be of either side, so they are not judged. */
+/* A batch that has not come to its turn: its entries may be of either side, so they are not judged.
+ * */
 TEST(batches_under_way_are_not_judged)
 {
     struct victim v = victim_open(configs[0]);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Threads and streams at once: every public call from every thread, blocks handed from thread to thread and
- * from stream to stream, with contents verified. Under TSan this is the test of the locks.
+ * Threads and streams at once: every public call from every thread, blocks handed from thread to
+ * thread and from stream to stream, with contents verified. Under TSan this is the test of the
+ * locks.
  */
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* vm_peek.h - what tests that see runtime's inside need of vm's: the two cannot be included together. */
+/* vm_peek.h - what tests that see runtime's inside need of vm's: the two cannot be included
+ * together. */
 #ifndef MB_TESTS_TRUST_VM_PEEK_H
 #define MB_TESTS_TRUST_VM_PEEK_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The file behind the audit log: what is written is read, torn ends are tolerated, damage is not. */
+/* The file behind the audit log: what is written is read, torn ends are tolerated, damage is not.
+ * */
 #include "base/journal.h"
 
 #include <fcntl.h>
@@ -20,7 +21,7 @@ static void fresh(void)
 {
     int fd;
 
-    strcpy(path, "/tmp/mb-journal-XXXXXX");
+    snprintf(path, sizeof(path), "%s/mb-journal-XXXXXX", P_tmpdir);
     fd = mkstemp(path);
     CHECK(fd >= 0);
     close(fd);
@@ -210,7 +211,7 @@ TEST(other_files_are_refused_and_left_alone)
     CHECK_EQ(mb__journal_read(path, NULL, NULL, NULL), MB_ERR_PARSE);
     CHECK_EQ(mb__journal_open("/dev/null", "x", &journal), MB_ERR_IO);
     CHECK_EQ(mb__journal_open("/nonexistent/log", "x", &journal), MB_ERR_IO);
-    CHECK_EQ(mb__journal_open("/tmp", "x", &journal), MB_ERR_IO);
+    CHECK_EQ(mb__journal_open(P_tmpdir, "x", &journal), MB_ERR_IO);
     CHECK_EQ(mb__journal_read("/nonexistent/log", NULL, NULL, NULL), MB_ERR_IO);
     CHECK_PTR_EQ(journal, NULL);
     unlink(path);
@@ -230,7 +231,8 @@ TEST(one_writer_at_a_time)
     unlink(path);
 }
 
-/* /dev/full cannot be locked as a regular file, so the disk is made full by a limit of the file's size. */
+/* /dev/full cannot be locked as a regular file, so the disk is made full by a limit of the file's
+ * size. */
 TEST(a_full_disk_loses_nothing)
 {
     struct seen seen;
