@@ -21,8 +21,8 @@ bool report_is_simulated(const struct replay_result *result);
 /* A table on standard output. */
 void report_text(const struct report_context *context, const struct replay_result *result);
 /*
- * One JSON object on one line of standard output. doc/traces.md lists its members. Of a device that could
- * not be opened it says that and why, and has no measurements.
+ * One JSON object on one line of standard output. doc/traces.md lists its members. Of a device that
+ * could not be opened it says that and why, and has no measurements.
  */
 void report_json(const struct report_context *context, const struct replay_result *result);
 

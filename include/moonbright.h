@@ -13,8 +13,8 @@
  *            hipStream_t, CUstream) or, on the software GPU, one from mb_stream_create(). NULL is
  *            the default one.
  * POINTERS   Device addresses are void * and must not be dereferenced by the host.
- * FORK       After fork() the child's MoonBright is disabled: every call that returns an enum mb_err
- *            returns MB_ERR_FORKED; names of a device are "", and mb_close() does nothing.
+ * FORK       After fork() the child's MoonBright is disabled: every call that returns an enum
+ *            mb_err returns MB_ERR_FORKED; names of a device are "", and mb_close() does nothing.
  */
 #ifndef MOONBRIGHT_H
 #define MOONBRIGHT_H
@@ -130,8 +130,8 @@ MB_API enum mb_err mb_open(int ordinal, const char *config, mb_device *out);
 MB_API void mb_close(mb_device dev);
 /* Waits until everything enqueued on every stream known to MoonBright has finished. */
 MB_API enum mb_err mb_device_sync(mb_device dev);
-/* Name of the backend that serves `dev`, and who writes its page tables (see mb_backend_info); these
- * and the next are "" if `dev` is not open. */
+/* Name of the backend that serves `dev`, and who writes its page tables (see mb_backend_info);
+ * these and the next are "" if `dev` is not open. */
 MB_API const char *mb_device_backend(mb_device dev);
 MB_API const char *mb_device_tables(mb_device dev);
 /* The device's own name, like "NVIDIA H200"; lives until mb_close(). */

@@ -9,7 +9,8 @@
  * once more at new addresses: a stitched block. The same page may be part of many stitched blocks,
  * of which one at a time is in use. Smaller requests are PyTorch's small pool.
  *
- * Left out: recorded streams. A freed block is free at once, also where another stream was recorded.
+ * Left out: recorded streams. A freed block is free at once, also where another stream was
+ * recorded.
  *
  * A primitive is wholly free, or live, or used through one stitched block (`waiting`): taking a
  * part of one splits it.

@@ -17,7 +17,8 @@ struct model_result {
     char problem[640];    /* why it failed; "" otherwise */
 };
 
-/* Whether `spec` names a model, whatever its options: else it may be one of MoonBright's policies. */
+/* Whether `spec` names a model, whatever its options: else it may be one of MoonBright's policies.
+ * */
 bool model_named(const char *spec);
 /*
  * Runs the reader's events, at most `max_events` (0: all), through the model `spec` and checks its

@@ -3,8 +3,8 @@
  * hw.c - the backends of this build, in order of preference.
  *
  * A backend stands above this layer, so its header is not included: the two functions of each are
- * named here, as its own header names them. A vendor's backend is in the list when the tree has that
- * header; the software GPU is always last.
+ * named here, as its own header names them. A vendor's backend is in the list when the tree has
+ * that header; the software GPU is always last.
  */
 #include "hw/hw.h"
 

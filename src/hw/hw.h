@@ -5,12 +5,14 @@
  * fences and a little device work. Policy, ownership and the record of what is mapped are vm's.
  *
  * vm hands a backend a *batch*: a short list of commands that take effect in stream order. The same
- * list is executed by a software GPU, by a fused kernel, by a helper channel's copy engine or by the
- * vendor's driver; what a command promises is written at its kind below and tested by tests/contract.
+ * list is executed by a software GPU, by a fused kernel, by a helper channel's copy engine or by
+ * the vendor's driver; what a command promises is written at its kind below and tested by
+ * tests/contract.
  *
  * LOCKING   A backend's functions may be called from any thread; each backend locks for itself and
- *           never calls upwards. vm holds its own lock across submit(), so a backend never waits for
- *           the device inside submit(), stream_*, fence_record, fence_done or fence_wait_stream.
+ *           never calls upwards. vm holds its own lock across submit(), so a backend never waits
+ *           for the device inside submit(), stream_*, fence_record, fence_done or
+ *           fence_wait_stream.
  * ERRORS    0 or an enum mb_err with mb__fail() detail set; a failed call changed nothing.
  * UNITS     bytes, nanoseconds, 4 KiB page-frame numbers.
  */
@@ -33,12 +35,12 @@ struct mb_hw_fence {
 
 /* Frames held from the driver: `frames` frames of MB_FRAME_BYTES. */
 struct mb_hw_slab {
-    mb_pfn first;    /* of the first frame; when pfns is NULL they are consecutive */
-    mb_pfn *pfns;    /* one per frame or NULL; owned by the backend until slab_release */
-    uint32_t frames; /* count */
+    mb_pfn first;     /* of the first frame; when pfns is NULL they are consecutive */
+    mb_pfn *pfns;     /* one per frame or NULL; owned by the backend until slab_release */
+    uint32_t frames;  /* count */
     bool home_mapped; /* the driver itself mapped the frames, in order, at `home` */
-    mb_va home;      /* as asked for */
-    uint64_t cookie; /* backend's own */
+    mb_va home;       /* as asked for */
+    uint64_t cookie;  /* backend's own */
 };
 
 /* The linear leaf view of a VA range: entry i translates va + (i << leaf_shift). */
@@ -47,16 +49,18 @@ struct mb_hw_view {
     uint64_t bytes;
     unsigned leaf_shift; /* 21, 16 or 12 */
     unsigned slot_bytes; /* 16 or 8 */
-    uint64_t table;      /* backend's address of slot 0: physical on sim, VA of the writer on CUDA */
-    mb_pfn clear_pfn;    /* what "cleared" slots hold: a donor frame, or MB_NO_PFN for an invalid entry */
-    uint64_t cookie;     /* backend's own */
+    uint64_t table; /* backend's address of slot 0: physical on sim, VA of the writer on CUDA */
+    mb_pfn
+        clear_pfn; /* what "cleared" slots hold: a donor frame, or MB_NO_PFN for an invalid entry */
+    uint64_t cookie; /* backend's own */
 };
 
 enum mb_hw_cmd_kind {
     /* Later commands of the batch start after `fence`. */
     MB_HW_WAIT,
     /* Write `count` leaf slots from `first` on: frame pfns[i] with template `tmpl`, or, with pfns
-     * NULL, the view's cleared state. Slot writes are single and atomic; order among them is open. */
+     * NULL, the view's cleared state. Slot writes are single and atomic; order among them is open.
+     * */
     MB_HW_LEAVES,
     /* Write one directory entry of a tree that vm built (caps.tree_is_ours). */
     MB_HW_DIR,
@@ -95,17 +99,17 @@ struct mb_hw_cmd {
 /* Constant after open. */
 struct mb_hw_caps {
     enum mb_fmt format;
-    uint8_t kind;              /* memory kind for leaf templates (6 on Turing and later) */
-    bool tree_is_ours;         /* vm builds directories with table_alloc + MB_HW_DIR; else tree_adopt */
-    bool home_by_driver;       /* slab_acquire maps at home itself */
-    bool host_blocking;        /* entries are written by the vendor driver: submit costs host time */
-    bool neighbours_cached;    /* a walk caches an aligned group of slots, valid or not (NVIDIA) */
-    unsigned group_slots;      /* 16 on NVIDIA, 1 elsewhere */
-    bool fresh_is_default;     /* always-fresh is the better default policy here */
-    uint64_t total_bytes;      /* device memory that slabs may take */
-    uint64_t slab_step_bytes;  /* smallest sensible slab: growth near the peak, <= 32 MiB */
-    uint64_t va_bytes;         /* how much address space va_reserve can give in all */
-    uint64_t leaf_sizes;       /* bit s set: leaves of 1 << s bytes are possible */
+    uint8_t kind;        /* memory kind for leaf templates (6 on Turing and later) */
+    bool tree_is_ours;   /* vm builds directories with table_alloc + MB_HW_DIR; else tree_adopt */
+    bool home_by_driver; /* slab_acquire maps at home itself */
+    bool host_blocking;  /* entries are written by the vendor driver: submit costs host time */
+    bool neighbours_cached;   /* a walk caches an aligned group of slots, valid or not (NVIDIA) */
+    unsigned group_slots;     /* 16 on NVIDIA, 1 elsewhere */
+    bool fresh_is_default;    /* always-fresh is the better default policy here */
+    uint64_t total_bytes;     /* device memory that slabs may take */
+    uint64_t slab_step_bytes; /* smallest sensible slab: growth near the peak, <= 32 MiB */
+    uint64_t va_bytes;        /* how much address space va_reserve can give in all */
+    uint64_t leaf_sizes;      /* bit s set: leaves of 1 << s bytes are possible */
     /* Costs for policy decisions: profile values, ns. */
     uint64_t submit_ns, entry_ns, invalidate_ns, slab_ns;
     char device_name[96];
@@ -123,10 +127,10 @@ struct mb_hw_config {
     bool explore;                 /* sim: pick among all runnable commands at random, not by time */
     bool no_oracle;               /* sim: translate but do not judge */
     bool force;                   /* cuda: go on although another process uses the GPU */
-    bool driver_home;             /* sim: behave as a backend whose driver maps homes and primes windows */
-    bool walk_ahead;              /* sim: walks run past a block's end into the next group */
-    bool self_heal;               /* sim: SM faults on stale invalid entries replay (CUDA context) */
-    char profile[256];            /* file of measured facts (hw/profile.h); "": built-in knowledge */
+    bool driver_home;  /* sim: behave as a backend whose driver maps homes and primes windows */
+    bool walk_ahead;   /* sim: walks run past a block's end into the next group */
+    bool self_heal;    /* sim: SM faults on stale invalid entries replay (CUDA context) */
+    char profile[256]; /* file of measured facts (hw/profile.h); "": built-in knowledge */
 };
 
 /* Results of device work so far; monotonic. */
@@ -189,8 +193,8 @@ struct mb_hw_ops {
     enum mb_err (*device_sync)(struct mb_hw_dev *dev);
 
     /* --- device work, through the TLB --- addresses and sizes multiples of 8 */
-    enum mb_err (*fill)(struct mb_hw_dev *dev, struct mb_hw_stream *stream, mb_va va, uint64_t bytes,
-                        uint64_t seed);
+    enum mb_err (*fill)(struct mb_hw_dev *dev, struct mb_hw_stream *stream, mb_va va,
+                        uint64_t bytes, uint64_t seed);
     enum mb_err (*verify)(struct mb_hw_dev *dev, struct mb_hw_stream *stream, mb_va va,
                           uint64_t bytes, uint64_t seed);
     enum mb_err (*copy)(struct mb_hw_dev *dev, struct mb_hw_stream *stream, mb_va dst, mb_va src,
@@ -200,15 +204,15 @@ struct mb_hw_ops {
     void (*counters)(struct mb_hw_dev *dev, struct mb_hw_counters *out);
     /* MB_OK, or the fatal error that ended the context, with its text. */
     enum mb_err (*health)(struct mb_hw_dev *dev);
-    /* Optional (NULL on hardware). vm says, before it computes any command, what the program must see
-     * from the next access it enqueues: count slots from va on show pfns (NULL: nothing). */
+    /* Optional (NULL on hardware). vm says, before it computes any command, what the program must
+     * see from the next access it enqueues: count slots from va on show pfns (NULL: nothing). */
     void (*intend)(struct mb_hw_dev *dev, mb_va va, uint32_t count, unsigned leaf_shift,
                    const mb_pfn *pfns);
     /* Reads `count` slots of a view as they are in memory now, for checks; host blocking. */
     enum mb_err (*read_slots)(struct mb_hw_dev *dev, const struct mb_hw_view *view, uint32_t first,
                               uint32_t count, struct mb_pte *out);
-    /* Optional (NULL: submit, then fence_record). As submit, and *done is the batch's own fence, for
-     * less than a fence_record would cost. Untouched on failure. */
+    /* Optional (NULL: submit, then fence_record). As submit, and *done is the batch's own fence,
+     * for less than a fence_record would cost. Untouched on failure. */
     enum mb_err (*submit_fence)(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
                                 const struct mb_hw_cmd *cmds, unsigned count,
                                 struct mb_hw_fence *done);
@@ -223,7 +227,8 @@ struct mb_hw_dev {
 /* One row per compiled-in backend, in order of preference. */
 struct mb_hw_backend {
     const char *name;
-    /* Fills name, available, tables, reason, device_name, driver; changes nothing on the machine. */
+    /* Fills name, available, tables, reason, device_name, driver; changes nothing on the machine.
+     * */
     void (*describe)(int ordinal, struct mb_backend_info *out);
     enum mb_err (*open)(const struct mb_hw_config *config, struct mb_hw_dev **out);
 };

@@ -238,7 +238,8 @@ static enum mb_err grown(struct mb__request *req)
 
 static enum mb_err released(struct mb__request *req)
 {
-    /* The pool's own limit stays, whoever gives back; what others hold counts against the device's. */
+    /* The pool's own limit stays, whoever gives back; what others hold counts against the device's.
+     * */
     if (req->own_limit || !mb__release_others(req->dev, req->pool))
         return MB_ERR_NO_MEMORY;
     req->dev->counters.retries++;
@@ -535,8 +536,8 @@ struct mb__block *mb__block_holding(struct mb_device *dev, uint64_t addr)
     return block;
 }
 
-/* The host promises that the device is done with the block; that an alias of it has been unmapped, of
- * that it knows only the call. */
+/* The host promises that the device is done with the block; that an alias of it has been unmapped,
+ * of that it knows only the call. */
 static enum mb_err unmaps_of(const struct mb__order *uses, struct mb__order **order)
 {
     for (unsigned i = 0; uses && i < uses->count; i++) {
@@ -604,8 +605,8 @@ static void unpublish(struct mb_device *dev, struct mb__block *block, struct mb_
         mb__block_return(dev, block, stream, block->ticket);
 }
 
-/* A new block that the caller will not get, since its checks could not be set up. To those who watch
- * it has come and gone. */
+/* A new block that the caller will not get, since its checks could not be set up. To those who
+ * watch it has come and gone. */
 static void take_back(struct mb_device *dev, struct mb__block *block)
 {
     struct mb__stream *stream = block->stream;

@@ -65,8 +65,9 @@ uint64_t mb__sample_start(struct mb_device *dev)
     return calls % MB__SAMPLE ? 0 : mb__now_ns();
 }
 
-/* A record's slot follows from its index and not from its handle: which calls take the warm path must
- * not depend on where the host put a stream. Few streams are in use, so the scan ends early. */
+/* A record's slot follows from its index and not from its handle: which calls take the warm path
+ * must not depend on where the host put a stream. Few streams are in use, so the scan ends early.
+ * */
 static struct mb__stream *cached_stream(const struct mb__shard *shard, mb_stream native)
 {
     for (unsigned i = 0; i < MB__STREAM_SLOTS; i++)
@@ -204,8 +205,8 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
     return true;
 }
 
-/* The record was looked up without a lock: by now it may be another block's. Only whoever has taken its
- * state away may look at its fields. */
+/* The record was looked up without a lock: by now it may be another block's. Only whoever has taken
+ * its state away may look at its fields. */
 static bool is_ours(const struct mb__block *block, uint64_t addr)
 {
     return block->addr == addr && !__atomic_load_n(&block->pins, __ATOMIC_RELAXED) &&

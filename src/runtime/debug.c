@@ -7,7 +7,8 @@
  *   poison   free memory holds a pattern that depends on its home address; a new block is verified
  *            against it (somebody wrote after a free) and so starts with recognisable contents
  *   uaf      every block gets a window of its own, which is unmapped at the free and whose
- *            addresses are not used again for long: a later access is a fault, which ends the context
+ *            addresses are not used again for long: a later access is a fault, which ends the
+ *            context
  *   leaks    live blocks are listed at close
  *
  * Verdicts need the device's answer, so malloc and free wait for their stream.

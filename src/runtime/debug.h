@@ -14,8 +14,8 @@
 uint64_t mb__debug_zone(const struct mb_device *dev);
 /* Poisons a new block, and checks that nothing wrote to it since it was freed. */
 enum mb_err mb__debug_on_malloc(struct mb_device *dev, struct mb__block *block);
-/* When all streams that used the block are done: checks the red zones, poisons the block unless aliases
- * of it live. MB_ERR_CORRUPT: a zone was written; the block stays
+/* When all streams that used the block are done: checks the red zones, poisons the block unless
+ * aliases of it live. MB_ERR_CORRUPT: a zone was written; the block stays
  * live. */
 enum mb_err mb__debug_on_free(struct mb_device *dev, struct mb__block *block,
                               struct mb__stream *stream);

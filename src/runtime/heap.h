@@ -96,7 +96,8 @@ struct mb__node *mb__heap_move(struct mb__heap *heap, struct mb__node *node, str
                                uint64_t ticket);
 /* Cuts a used node in two at `addr`, strictly inside; returns the upper part. Needs 1 prepared. */
 struct mb__node *mb__heap_split_used(struct mb__heap *heap, struct mb__node *node, uint64_t addr);
-/* The upper of two used nodes of one block that touch, in block order, becomes part of the lower. */
+/* The upper of two used nodes of one block that touch, in block order, becomes part of the lower.
+ * */
 void mb__heap_join_used(struct mb__heap *heap, struct mb__node *lower, struct mb__node *upper);
 /* Can it be part of a composed block? One inside a frame cannot. */
 static inline bool mb__node_touches(const struct mb__node *node)

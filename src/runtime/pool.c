@@ -286,8 +286,8 @@ bool mb__release_others(struct mb_device *dev, const struct mb_pool *pool)
     return any;
 }
 
-/* Windows that were let go are unmapped on the own stream, which waits for nobody: this wait is the time
- * of the unmaps alone, and what they showed is free afterwards. */
+/* Windows that were let go are unmapped on the own stream, which waits for nobody: this wait is the
+ * time of the unmaps alone, and what they showed is free afterwards. */
 static void finish_unmaps(struct mb_device *dev)
 {
     struct mb_hw_fence fence;

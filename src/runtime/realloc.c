@@ -169,7 +169,7 @@ static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t request
     *old_bytes = block->requested;
     *pool = block->pool;
     if (requested > dev->hw->caps.total_bytes)
-        return MB_ERR_NO_MEMORY; /* rounding must not wrap; malloc says what is wrong and counts it */
+        return MB_ERR_NO_MEMORY; /* rounding must not wrap; malloc tells and counts it */
     if (block->pins)
         return MB_ERR_NO_MEMORY; /* aliases show its frames: leave them alone */
     mb__watch_note(dev, MB_HOOK_FREE, block->addr, block->requested, NULL);

@@ -423,8 +423,8 @@ void mb__blocks_fini(struct mb_device *dev);
 /* Returns a block's pieces and window; it is in no table and no account. Lock held. */
 void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb__stream *stream,
                       uint64_t ticket);
-/* Whoever gets the block's memory waits for what is on `stream` now, where an alias of it is about to
- * be unmapped. MB_ERR_HOST_MEMORY. */
+/* Whoever gets the block's memory waits for what is on `stream` now, where an alias of it is about
+ * to be unmapped. MB_ERR_HOST_MEMORY. */
 enum mb_err mb__block_await(struct mb__block *block, struct mb__stream *stream);
 /* Drops a pin; the last one returns a block that was freed meanwhile. */
 void mb__block_unpin(struct mb_device *dev, struct mb__block *block);

@@ -8,12 +8,11 @@
  *
  * When the block is freed its ranges go back to the heap, but the mapping stays in a cache. An
  * address that nobody uses harms nobody: the frames remain the heap's. A later request of the same
- * size that finds all the ranges free again takes the block as it stands, without a plan, an entry
- * or an invalidate: what a training loop does in each step.
+ * size that finds all the ranges free takes it as it stands, as a training loop does in each step.
  *
  * Locking: the device's lock. Calls of vm are made under it.
- * Trade-offs: cached windows cost addresses and page tables: bounded, dropped oldest first. A window
- * is unmapped on the stream that used it last; while it may be in use and cannot be, it stays.
+ * Trade-offs: cached windows cost addresses and tables: bounded, dropped oldest first. A window is
+ * unmapped on the stream that used it last; while it may be in use and cannot be, it stays.
  */
 #include <string.h>
 

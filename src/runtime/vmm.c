@@ -18,63 +18,7 @@
 
 #include "base/err.h"
 #include "base/log.h"
-#include "runtime/vmm.h"
-
-#define FRAME MB_FRAME_BYTES
-
-enum {
-    OWNER = 0x6d656d, /* of vm's frames; pools count up from 1 */
-};
-
-enum page_state {
-    PAGE_EMPTY,
-    PAGE_MAPPED,
-    PAGE_ASLEEP, /* its memory object keeps the place, without a frame */
-};
-
-struct page {
-    mb_mem mem;              /* NULL: empty, or an alias of a block */
-    struct mb__block *block; /* alias of a block: which it pins */
-    uint32_t index;          /* frame of mem */
-    mb_pfn pfn;              /* shown; valid while MAPPED */
-    uint8_t state;           /* enum page_state */
-    uint8_t prot;            /* enum mb_prot */
-};
-
-struct reservation {
-    struct mb__link by_va; /* key (va, 0) */
-    mb_va va;
-    uint32_t count;
-    uint64_t generation; /* of the last change of a page */
-    struct page pages[];
-};
-
-struct mb_mem {
-    struct mb_mem *prev, *next; /* of mb__vmm.mems */
-    bool released;              /* the caller's handle is gone */
-    uint32_t count;             /* frames, present or not */
-    uint64_t shown;             /* sum of maps */
-    struct mem_frame {
-        mb_va home; /* MB_NO_VA: no frame (asleep, or already given back) */
-        mb_pfn pfn;
-        uint32_t maps; /* pages that show it, or sleep over it */
-    } frames[];
-};
-
-struct change {
-    struct page *page;
-    struct reservation *where;
-    struct page old, new;
-};
-
-struct mb__vmm {
-    struct mb_tree reservations; /* by address */
-    struct mb_mem *mems;
-    uint64_t bytes;              /* of frames held by memory objects */
-    MB_VEC(struct change) log;   /* of the batch being worked out */
-    MB_VEC(struct mb_vm_op) ops; /* for vm */
-    MB_VEC(mb_pfn) pfns;         /* for vm; ops point into it by index until submitted */
-};
+#include "runtime/vmm_records.h"
 
 enum mb_err mb__vmm_new(struct mb_device *dev)
 {
@@ -114,20 +58,6 @@ uint64_t mb__vmm_bytes(const struct mb_device *dev)
 }
 
 /* ------------------------------------------------------------------ reservations */
-
-static struct reservation *find(struct mb_device *dev, uint64_t addr, uint64_t bytes)
-{
-    struct mb__link *link = mb__tree_at_most(&dev->vmm->reservations, addr, 0);
-    struct reservation *where;
-
-    if (!link)
-        return NULL;
-    where = MB__TREE_ENTRY(link, struct reservation, by_va);
-    if (addr - where->va.addr >= where->count * FRAME ||
-        bytes > where->count * FRAME - (addr - where->va.addr))
-        return NULL;
-    return where;
-}
 
 static enum mb_err check_pages(uint64_t value, const char *what)
 {
@@ -526,8 +456,8 @@ static void begin_batch(struct mb__vmm *vmm)
     MB_VEC_CLEAR(&vmm->pfns);
 }
 
-/* Blocks whose aliases go are used until the stream is here. A batch that fails afterwards leaves them
- * with an order more, which only costs time. */
+/* Blocks whose aliases go are used until the stream is here. A batch that fails afterwards leaves
+ * them with an order more, which only costs time. */
 static enum mb_err await_unmaps(const struct mb__vmm *vmm, struct mb__stream *stream)
 {
     enum mb_err err = MB_OK;
@@ -757,98 +687,4 @@ done:
     free(homes);
     free(pfns);
     return err;
-}
-
-/* ------------------------------------------------------------------ queries and checks */
-
-bool mb__vmm_covers(struct mb_device *dev, uint64_t addr, uint64_t bytes)
-{
-    struct reservation *where = find(dev, addr, bytes);
-
-    if (!where)
-        return false;
-    for (uint64_t i = (addr - where->va.addr) / FRAME;
-         i <= (addr + bytes - 1 - where->va.addr) / FRAME; i++)
-        if (where->pages[i].state != PAGE_MAPPED)
-            return false;
-    return true;
-}
-
-bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out)
-{
-    struct reservation *where = find(dev, addr, 1);
-    uint32_t first, last;
-    uint32_t refs = 0;
-
-    if (!where)
-        return false;
-    first = last = (uint32_t)((addr - where->va.addr) / FRAME);
-    if (where->pages[first].state != PAGE_MAPPED)
-        return false;
-    while (first && where->pages[first - 1].state == PAGE_MAPPED)
-        first--;
-    while (last + 1 < where->count && where->pages[last + 1].state == PAGE_MAPPED)
-        last++;
-    *out = (struct mb_pointer_info){.base = (void *)(uintptr_t)(where->va.addr + first * FRAME),
-                                    .bytes = (last - first + 1) * FRAME,
-                                    .generation = where->generation};
-    for (uint32_t i = first; i <= last; i++) {
-        uint32_t frame_refs = mb__pfn_refs(dev->vm, where->pages[i].pfn);
-
-        refs = frame_refs > refs ? frame_refs : refs;
-        if (i > first && where->pages[i].pfn.n != where->pages[i - 1].pfn.n + MB_FRAME_PFNS)
-            out->stitched = true;
-    }
-    out->aliases_high = refs ? refs - 1 : 0; /* its home is no alias */
-    return true;
-}
-
-bool mb__vmm_reserved(struct mb_device *dev, uint64_t addr)
-{
-    return find(dev, addr, 1) != NULL;
-}
-
-/* Each mapped page shows its frame in vm's record. */
-static enum mb_err check_reservation(struct mb_device *dev, const struct reservation *where)
-{
-    for (uint32_t i = 0; i < where->count; i++) {
-        const struct page *page = &where->pages[i];
-        mb_pfn shown = mb__vm_lookup(dev->vm, mb__va_add(where->va, i * FRAME));
-        mb_pfn wanted = page->state == PAGE_MAPPED ? page->pfn : MB_NO_PFN;
-
-        if (!mb__pfn_eq(shown, wanted))
-            return mb__fail(MB_ERR_CORRUPT,
-                            "page 0x%" PRIx64 " shows frame 0x%x, the record says 0x%x",
-                            where->va.addr + i * FRAME, shown.n, wanted.n);
-    }
-    return MB_OK;
-}
-
-/* The sum of a memory object's counts is the number of pages that name it. */
-enum mb_err mb__vmm_check(struct mb_device *dev)
-{
-    uint64_t named = 0, counted = 0, frames = 0;
-
-    for (struct mb__link *link = mb__tree_first(&dev->vmm->reservations); link;
-         link = mb__tree_next(link)) {
-        const struct reservation *where = MB__TREE_ENTRY(link, struct reservation, by_va);
-        enum mb_err err = check_reservation(dev, where);
-
-        if (err)
-            return err;
-        for (uint32_t i = 0; i < where->count; i++)
-            named += where->pages[i].mem != NULL;
-    }
-    for (const struct mb_mem *mem = dev->vmm->mems; mem; mem = mem->next) {
-        for (uint32_t i = 0; i < mem->count; i++) {
-            counted += mem->frames[i].maps;
-            frames += mem->frames[i].home.addr != 0;
-        }
-    }
-    if (named != counted || frames * FRAME != dev->vmm->bytes)
-        return mb__fail(MB_ERR_CORRUPT,
-                        "mappings: %" PRIu64 " pages name frames, which count %" PRIu64 "; %" PRIu64
-                        " frames are held, the account says %" PRIu64 " bytes",
-                        named, counted, frames, dev->vmm->bytes);
-    return MB_OK;
 }

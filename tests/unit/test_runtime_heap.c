@@ -210,7 +210,8 @@ TEST(check_sees_a_wrong_account)
     mb__heap_fini(&heap);
 }
 
-/* Holes inside frames are no use to a composed block: the index does not hold them, however many. */
+/* Holes inside frames are no use to a composed block: the index does not hold them, however many.
+ * */
 TEST(holes_inside_frames_are_not_indexed)
 {
     struct mb__heap heap;

@@ -244,7 +244,8 @@ TEST(calls_of_destroyed_pools_stay_counted)
     rt_close(dev);
 }
 
-/* A block that grows by little maps only what it needs, also with a neighbour behind its first place. */
+/* A block that grows by little maps only what it needs, also with a neighbour behind its first
+ * place. */
 TEST(growing_by_little_maps_little)
 {
     enum { STEPS = 2000 };

@@ -472,10 +472,11 @@ static void write_entry(struct nvrm_channel *ch, uint64_t position, uint32_t wor
 }
 
 /*
- * Measured on GH100: a doorbell right after a BAR1 mapping was undone can overtake the put index, whose
- * write then waits for BAR1's own translation to be looked up again, and the work stays unseen until
- * the next doorbell. Reading the index back holds the doorbell until the write has landed; about 1 us,
- * so only when a mapping of this client has changed. mb__nvrm_channel_poke() covers the rest.
+ * Measured on GH100: a doorbell right after a BAR1 mapping was undone can overtake the put index,
+ * whose write then waits for BAR1's own translation to be looked up again, and the work stays
+ * unseen until the next doorbell. Reading the index back holds the doorbell until the write has
+ * landed; about 1 us, so only when a mapping of this client has changed. mb__nvrm_channel_poke()
+ * covers the rest.
  */
 static void settle_put(struct nvrm_channel *ch)
 {

@@ -61,7 +61,8 @@ struct nvrm_client {
     uint8_t uuid[NVRM_UUID_BYTES];
     struct nvrm_fork_guard guard;
 
-    /* Grows with every CPU mapping that is made or undone; see mb__nvrm_channel_submit(). Atomic. */
+    /* Grows with every CPU mapping that is made or undone; see mb__nvrm_channel_submit(). Atomic.
+     * */
     uint64_t map_changes;
 
     struct mb_lock lock;        /* leaf */

@@ -97,6 +97,12 @@ struct sim_frame {
     struct sim_chunk *chunk[SIM_CHUNKS];
 };
 
+/* Frames of a slab that are not consecutive: what mb_hw_slab.pfns points into. */
+struct sim_pfns {
+    struct sim_pfns *next, *prev; /* of sim_memory.lists */
+    mb_pfn pfn[];
+};
+
 struct sim_memory {
     uint64_t base, bytes;     /* physical range of the frames; constant after open */
     uint32_t frames;          /* bytes / 2 MiB */
@@ -106,6 +112,7 @@ struct sim_memory {
     uint32_t next;            /* where the search for free frames starts */
     uint64_t host_bytes;      /* behind frame[] */
     bool failed;              /* the host ran out of memory: contents are incomplete */
+    struct sim_pfns *lists;   /* of slabs that are held; freed at close */
 };
 
 enum mb_err mb__sim_memory_open(struct sim_memory *mem, uint64_t base, uint64_t bytes);

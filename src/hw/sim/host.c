@@ -174,14 +174,36 @@ static enum mb_err take_frames(struct sim_dev *dev, struct mb_hw_slab *slab)
         mem->next = (first + slab->frames) % mem->frames;
         slab->first = pfn_of_frame(mem, first);
     } else {
-        slab->pfns = malloc(slab->frames * sizeof(*slab->pfns));
-        if (!slab->pfns)
+        struct sim_pfns *list = malloc(sizeof(*list) + slab->frames * sizeof(*slab->pfns));
+
+        if (!list)
             return mb__fail(MB_ERR_HOST_MEMORY,
                             "software GPU: no host memory for a slab of %u frames", slab->frames);
+        *list = (struct sim_pfns){.next = mem->lists};
+        if (mem->lists)
+            mem->lists->prev = list;
+        mem->lists = list;
+        slab->pfns = list->pfn;
         take_scattered(dev, slab);
     }
     mem->free_frames -= slab->frames;
     return MB_OK;
+}
+
+static void free_list(struct sim_memory *mem, mb_pfn *pfns)
+{
+    struct sim_pfns *list;
+
+    if (!pfns)
+        return;
+    list = (struct sim_pfns *)(void *)((char *)pfns - offsetof(struct sim_pfns, pfn));
+    if (list->prev)
+        list->prev->next = list->next;
+    else
+        mem->lists = list->next;
+    if (list->next)
+        list->next->prev = list->prev;
+    free(list);
 }
 
 static void give_frames(struct sim_dev *dev, const struct mb_hw_slab *slab)
@@ -197,7 +219,7 @@ static void give_frames(struct sim_dev *dev, const struct mb_hw_slab *slab)
         mb__sim_memory_drop(mem, frame);
     }
     mem->free_frames += slab->frames;
-    free(slab->pfns);
+    free_list(mem, slab->pfns);
 }
 
 /* All frames named by the slab are held; a slab that was given back, or is garbage, is refused. */

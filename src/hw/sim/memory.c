@@ -43,6 +43,12 @@ void mb__sim_memory_close(struct sim_memory *mem)
 {
     for (uint32_t i = 0; mem->frame && i < mem->frames; i++)
         mb__sim_memory_drop(mem, i);
+    while (mem->lists) {
+        struct sim_pfns *next = mem->lists->next;
+
+        free(mem->lists);
+        mem->lists = next;
+    }
     free(mem->frame);
     free(mem->held);
 }

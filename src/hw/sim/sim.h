@@ -124,8 +124,8 @@ void mb__sim_first_wrong(struct mb_hw_dev *dev, char *text, size_t size);
 mb_pfn mb__sim_walk(struct mb_hw_dev *dev, mb_va va);
 /* Is any translation of `va` (valid or not) cached for SMs? */
 bool mb__sim_cached(struct mb_hw_dev *dev, mb_va va);
-/* Could an access that starts now reach the 2 MiB frame through a cached translation? Memory's tables
- * are not asked. For the strict rule that a free frame is named by no TLB. */
+/* Could an access that starts now reach the 2 MiB frame through a cached translation? Memory's
+ * tables are not asked. For the strict rule that a free frame is named by no TLB. */
 bool mb__sim_tlb_names(struct mb_hw_dev *dev, mb_pfn pfn);
 /* A word of physical memory now; for tests of contents. */
 uint64_t mb__sim_peek(struct mb_hw_dev *dev, uint64_t phys);

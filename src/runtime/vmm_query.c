@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * What is mapped where: questions about reservations, and their invariants.
+ *
+ * Locking: the device's lock.
+ */
+#include "base/err.h"
+#include "runtime/vmm_records.h"
+
+bool mb__vmm_covers(struct mb_device *dev, uint64_t addr, uint64_t bytes)
+{
+    struct reservation *where = find(dev, addr, bytes);
+
+    if (!where)
+        return false;
+    for (uint64_t i = (addr - where->va.addr) / FRAME;
+         i <= (addr + bytes - 1 - where->va.addr) / FRAME; i++)
+        if (where->pages[i].state != PAGE_MAPPED)
+            return false;
+    return true;
+}
+
+bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out)
+{
+    struct reservation *where = find(dev, addr, 1);
+    uint32_t first, last;
+    uint32_t refs = 0;
+
+    if (!where)
+        return false;
+    first = last = (uint32_t)((addr - where->va.addr) / FRAME);
+    if (where->pages[first].state != PAGE_MAPPED)
+        return false;
+    while (first && where->pages[first - 1].state == PAGE_MAPPED)
+        first--;
+    while (last + 1 < where->count && where->pages[last + 1].state == PAGE_MAPPED)
+        last++;
+    *out = (struct mb_pointer_info){.base = (void *)(uintptr_t)(where->va.addr + first * FRAME),
+                                    .bytes = (last - first + 1) * FRAME,
+                                    .generation = where->generation};
+    for (uint32_t i = first; i <= last; i++) {
+        uint32_t frame_refs = mb__pfn_refs(dev->vm, where->pages[i].pfn);
+
+        refs = frame_refs > refs ? frame_refs : refs;
+        if (i > first && where->pages[i].pfn.n != where->pages[i - 1].pfn.n + MB_FRAME_PFNS)
+            out->stitched = true;
+    }
+    out->aliases_high = refs ? refs - 1 : 0; /* its home is no alias */
+    return true;
+}
+
+bool mb__vmm_reserved(struct mb_device *dev, uint64_t addr)
+{
+    return find(dev, addr, 1) != NULL;
+}
+
+/* Each mapped page shows its frame in vm's record. */
+static enum mb_err check_reservation(struct mb_device *dev, const struct reservation *where)
+{
+    for (uint32_t i = 0; i < where->count; i++) {
+        const struct page *page = &where->pages[i];
+        mb_pfn shown = mb__vm_lookup(dev->vm, mb__va_add(where->va, i * FRAME));
+        mb_pfn wanted = page->state == PAGE_MAPPED ? page->pfn : MB_NO_PFN;
+
+        if (!mb__pfn_eq(shown, wanted))
+            return mb__fail(MB_ERR_CORRUPT,
+                            "page 0x%" PRIx64 " shows frame 0x%x, the record says 0x%x",
+                            where->va.addr + i * FRAME, shown.n, wanted.n);
+    }
+    return MB_OK;
+}
+
+/* The sum of a memory object's counts is the number of pages that name it. */
+enum mb_err mb__vmm_check(struct mb_device *dev)
+{
+    uint64_t named = 0, counted = 0, frames = 0;
+
+    for (struct mb__link *link = mb__tree_first(&dev->vmm->reservations); link;
+         link = mb__tree_next(link)) {
+        const struct reservation *where = MB__TREE_ENTRY(link, struct reservation, by_va);
+        enum mb_err err = check_reservation(dev, where);
+
+        if (err)
+            return err;
+        for (uint32_t i = 0; i < where->count; i++)
+            named += where->pages[i].mem != NULL;
+    }
+    for (const struct mb_mem *mem = dev->vmm->mems; mem; mem = mem->next) {
+        for (uint32_t i = 0; i < mem->count; i++) {
+            counted += mem->frames[i].maps;
+            frames += mem->frames[i].home.addr != 0;
+        }
+    }
+    if (named != counted || frames * FRAME != dev->vmm->bytes)
+        return mb__fail(MB_ERR_CORRUPT,
+                        "mappings: %" PRIu64 " pages name frames, which count %" PRIu64 "; %" PRIu64
+                        " frames are held, the account says %" PRIu64 " bytes",
+                        named, counted, frames, dev->vmm->bytes);
+    return MB_OK;
+}
