@@ -157,6 +157,10 @@ static void show(void *user, const struct mb_audit_record *record)
 
 static void print_summary(const struct audit *audit, const struct mb_audit_summary *sum)
 {
+    if (!sum->records) {
+        printf("the log is empty\n");
+        return;
+    }
     printf("%" PRIu64 " records, %" PRIu64 " sessions, the last %s\n", sum->records, sum->sessions,
            sum->closed ? "closed" : "not closed: its process was killed, or is running");
     printf("%" PRIu64 " batches done, %" PRIu64 " refused\n", audit->of[MB_AUDIT_DONE],
