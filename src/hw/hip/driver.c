@@ -65,14 +65,17 @@ static void open_once(void)
 {
     static const char *const names[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",
                                         "libamdhip64.so"};
-    const char *why = NULL;
+    char why[256] = "";
 
     for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]) && !table.handle; i++) {
         table.handle = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
         table.file = names[i];
         /* The first reason is of the newest name; a later one only says the same of an older. */
-        if (!table.handle && !why)
-            why = dlerror();
+        if (!table.handle && !why[0]) {
+            const char *said = dlerror(); /* the next dlopen frees it */
+
+            snprintf(why, sizeof(why), "%s", said ? said : "unknown");
+        }
     }
     if (!table.handle) {
         not_found(why);
