@@ -253,7 +253,7 @@ TEST(files_that_cannot_be_used_are_refused_at_open)
     CHECK_EQ(mb_open(1, config, &other), MB_ERR_BUSY);
     CHECK(strstr(mb_error_detail(), "%d"));
     CHECK_EQ(mb_open(1, "backend:sim,device_memory:256m,trace:/nonexistent/x", &other), MB_ERR_IO);
-    CHECK_EQ(mb_open(1, "backend:sim,device_memory:256m,trace:/tmp/x%q", &other), MB_ERR_CONFIG);
+    CHECK_EQ(mb_open(1, "backend:sim,device_memory:256m,trace:x%q", &other), MB_ERR_CONFIG);
     CHECK_EQ(mb_open(1, "backend:sim,trace_format:json", &other), MB_ERR_CONFIG);
     CHECK_PTR_EQ(other, NULL);
     RT_OK(mb_free(dev, ptr));
