@@ -478,7 +478,7 @@ enum mb_audit_kind {
     MB_AUDIT_KINDS
 };
 
-enum { MB_AUDIT_CALL = 22 };
+enum { MB_AUDIT_CALL = 54 };
 
 struct mb_audit_record {
     enum mb_audit_kind kind;

@@ -2,6 +2,10 @@
 /*
  * journal.c - see journal.h.
  *
+ * Tearing   A write of many pages that a fatal signal interrupts ends early, and a page of the file
+ *           or of the source is the smallest step in which Linux copies. Records are a power of two
+ *           and lie on multiples of it, in the file and in memory, so every such place is the end
+ *           of a record.
  * Trade-off A record is written as it lies in memory: files are read on the machine, or the kind of
  * machine, that wrote them. The checksum is CRC-32C without a table: a record takes no longer than
  * the system call that writes it.
@@ -19,11 +23,11 @@
 #include <unistd.h>
 
 #include "base/err.h"
-#include "base/vec.h"
 
 enum {
-    MAGIC = 0x314a424d,     /* "MBJ1" */
-    BUFFERED_MAX = 1 << 20, /* records kept while the file cannot be written: 96 MiB */
+    MAGIC = 0x324a424d,     /* "MBJ2" */
+    MAGIC_96 = 0x314a424d,  /* "MBJ1": records of 96 bytes, before they had to end with pages */
+    BUFFERED_MAX = 1 << 20, /* records kept while the file cannot be written: 128 MiB */
     CHUNK = 1024,           /* records read at a time */
 };
 
@@ -37,14 +41,17 @@ struct disk {
     char call[MB_AUDIT_CALL];
 };
 _Static_assert(sizeof(struct disk) == MB_JOURNAL_BYTES, "the layout is documented");
+_Static_assert((MB_JOURNAL_BYTES & (MB_JOURNAL_BYTES - 1)) == 0, "pages end with a record");
 
 struct mb__journal {
     int fd;
-    pid_t pid;                  /* of the opening process */
-    uint64_t bytes;             /* of the file: whole records */
-    uint64_t sequence;          /* of the last record added */
-    uint64_t lost;              /* records that could not be buffered */
-    MB_VEC(struct disk) buffer; /* not written yet */
+    pid_t pid;              /* of the opening process */
+    uint64_t bytes;         /* of the file: whole records */
+    uint64_t sequence;      /* of the last record added */
+    uint64_t lost;          /* records that could not be buffered */
+    void *memory;           /* of buffer, as malloc gave it */
+    struct disk *buffer;    /* not written yet; aligned to a record */
+    size_t count, capacity; /* of buffer: records */
 };
 
 static _Thread_local struct {
@@ -104,10 +111,39 @@ static void from_disk(const struct disk *disk, struct mb_audit_record *out)
 
 /* ------------------------------------------------------------------ writing */
 
+/* Room for one more record. */
+static bool reserve(struct mb__journal *journal)
+{
+    size_t capacity = journal->capacity ? 2 * journal->capacity : 64;
+    void *memory;
+    struct disk *buffer;
+
+    if (journal->count < journal->capacity)
+        return true;
+    memory = malloc((capacity + 1) * sizeof(*buffer));
+    if (!memory)
+        return false;
+    buffer = (struct disk *)(((uintptr_t)memory + sizeof(*buffer) - 1) & -sizeof(*buffer));
+    if (journal->count)
+        memcpy(buffer, journal->buffer, journal->count * sizeof(*buffer));
+    free(journal->memory);
+    journal->memory = memory;
+    journal->buffer = buffer;
+    journal->capacity = capacity;
+    return true;
+}
+
 static enum mb_err io_error(const char *what, const char *path)
 {
     return mb__fail(errno == ENOMEM ? MB_ERR_HOST_MEMORY : MB_ERR_IO, "audit log%s%s: %s: %s",
                     path ? " " : "", path ? path : "", what, strerror(errno));
+}
+
+static bool old_format(int fd)
+{
+    uint32_t magic = 0;
+
+    return pread(fd, &magic, sizeof(magic), 0) == sizeof(magic) && magic == MAGIC_96;
 }
 
 /* Whole, valid records at the file's beginning; a tail behind them is cut off. A file that does not
@@ -125,8 +161,8 @@ static enum mb_err find_end(struct mb__journal *journal, const char *path)
     if (st.st_size &&
         (pread(journal->fd, &disk, sizeof(disk), 0) != sizeof(disk) || disk.magic != MAGIC))
         return mb__fail(MB_ERR_CORRUPT,
-                        "audit log %s: it holds something else; name a file that does not exist",
-                        path);
+                        "audit log %s: it holds something else%s; name a file that does not exist",
+                        path, old_format(journal->fd) ? " (a log of an older version)" : "");
     while (journal->bytes && (pread(journal->fd, &disk, sizeof(disk),
                                     (off_t)(journal->bytes - sizeof(disk))) != sizeof(disk) ||
                               !valid(&disk)))
@@ -171,7 +207,7 @@ enum mb_err mb__journal_open(const char *path, const char *device, struct mb__jo
     return MB_OK;
 
 undo_buffer:
-    MB_VEC_FREE(&journal->buffer);
+    free(journal->memory);
 undo_fd:
     close(journal->fd);
 undo_memory:
@@ -186,7 +222,7 @@ void mb__journal_close(struct mb__journal *journal)
     if (journal->pid == getpid())
         (void)mb__journal_flush(journal);
     close(journal->fd);
-    MB_VEC_FREE(&journal->buffer);
+    free(journal->memory);
     free(journal);
 }
 
@@ -212,13 +248,15 @@ void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record)
     if (caller.call)
         strncpy(disk.call, caller.call, sizeof(disk.call) - 1);
     disk.crc = crc_of(&disk);
-    if (journal->buffer.count >= BUFFERED_MAX || !MB_VEC_PUSH(&journal->buffer, disk))
+    if (journal->count >= BUFFERED_MAX || !reserve(journal))
         journal->lost++;
+    else
+        journal->buffer[journal->count++] = disk;
 }
 
 enum mb_err mb__journal_flush(struct mb__journal *journal)
 {
-    size_t bytes = journal->buffer.count * sizeof(struct disk);
+    size_t bytes = journal->count * sizeof(struct disk);
     ssize_t wrote;
 
     if (journal->lost)
@@ -227,11 +265,11 @@ enum mb_err mb__journal_flush(struct mb__journal *journal)
     if (!bytes)
         return MB_OK;
     do {
-        wrote = write(journal->fd, journal->buffer.data, bytes);
+        wrote = write(journal->fd, journal->buffer, bytes);
     } while (wrote < 0 && errno == EINTR);
     if (wrote == (ssize_t)bytes) {
         journal->bytes += bytes;
-        journal->buffer.count = 0;
+        journal->count = 0;
         return MB_OK;
     }
     /* A full disk may have taken a part. */
@@ -245,15 +283,15 @@ enum mb_err mb__journal_flush(struct mb__journal *journal)
 
 size_t mb__journal_mark(const struct mb__journal *journal)
 {
-    return journal->buffer.count;
+    return journal->count;
 }
 
 void mb__journal_rewind(struct mb__journal *journal, size_t mark)
 {
-    if (mark >= journal->buffer.count)
+    if (mark >= journal->count)
         return;
-    journal->sequence -= journal->buffer.count - mark;
-    journal->buffer.count = mark;
+    journal->sequence -= journal->count - mark;
+    journal->count = mark;
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -327,14 +365,17 @@ enum mb_err mb__journal_read(const char *path, mb_audit_visit visit, void *user,
 {
     struct reader reader = {.visit = visit, .user = user, .bad_at = UINT64_MAX};
     enum mb_err err;
+    bool old;
 
     reader.file = fopen(path, "rbe");
     if (!reader.file)
         return io_error("it cannot be opened", path);
+    old = old_format(fileno(reader.file));
     err = read_all(&reader, path);
     fclose(reader.file);
     if (!err && !reader.sum.records && reader.at)
-        err = mb__fail(MB_ERR_PARSE, "%s: it is no audit log", path);
+        err = mb__fail(MB_ERR_PARSE, "%s: it is no audit log of this version%s", path,
+                       old ? "; an older version wrote it" : "");
     if (!err && out)
         *out = reader.sum;
     return err;

@@ -6,8 +6,8 @@
  *           checksum of the rest, and a sequence number that counts from 1 in each session. A
  *           session starts with a record of kind MB_AUDIT_SESSION. doc/audit.md has the layout.
  * CRASH     Every flush is one write of whole records to a file opened for appending. A writer
- *           killed at any moment leaves whole records; a machine that stops may leave a torn tail,
- *           which readers report and the next writer cuts off.
+ *           killed at any moment leaves whole records, maybe not all of its last write; a machine
+ *           that stops may leave a torn tail, which readers report and the next writer cuts off.
  * LOCKING   The caller's; the file itself is locked against a second writer (flock).
  */
 #ifndef MB_BASE_JOURNAL_H
@@ -15,7 +15,7 @@
 
 #include "moonbright.h"
 
-enum { MB_JOURNAL_BYTES = 96 };
+enum { MB_JOURNAL_BYTES = 128 };
 
 struct mb__journal;
 

@@ -249,6 +249,9 @@ static enum mb_err acquire(struct mb_vm *vm, uint32_t at, uint32_t want, uint32_
     vm->slabs.data[place] = (struct mb__slab){
         .hw = hw, .state = MB__SLAB_LIVE, .first = at, .frames = want, .mapped = hw.home_mapped};
     enter(vm, place);
+    /* Told before the entries are written, so the log holds every frame of the process, also when
+     * growth does not come to its end. */
+    mb__trail_frames(vm, MB_AUDIT_HOME, 0, at, want);
     intend_home(vm, &vm->slabs.data[place], true);
     *id = place;
     return MB_OK;
@@ -399,10 +402,7 @@ enum mb_err mb__grow(struct mb_vm *vm, uint32_t at, uint32_t need, uint32_t want
         return mb__fail(err, "%s", detail);
     }
     for (size_t i = 0; i < vm->taken.count; i++) {
-        const struct mb__slab *slab = &vm->slabs.data[vm->taken.data[i].first];
-
         set_mapped(vm, &vm->slabs.data[vm->taken.data[i].first], true);
-        mb__trail_frames(vm, MB_AUDIT_HOME, 0, slab->first, slab->frames);
         slab_to_pool(vm, vm->taken.data[i].first);
     }
     vm->taken.count = 0;

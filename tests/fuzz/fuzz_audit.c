@@ -17,7 +17,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { RECORD = 96 };
+enum { RECORD = 128 };
 
 struct seen {
     uint64_t count, sessions, last;
@@ -71,7 +71,7 @@ static void check_file(const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const uint8_t magic[4] = {'M', 'B', 'J', '1'};
+    static const uint8_t magic[4] = {'M', 'B', 'J', '2'};
     uint8_t *copy;
 
     if (!size)

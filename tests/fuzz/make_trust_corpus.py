@@ -67,7 +67,7 @@ def make_abi():
 
 
 def record(kind, sequence, va=0, size=0, phys=0, batch=0):
-    return struct.pack("<IIQQQQQQQIIBB22s", 0, 0, sequence, 1700000000 * 10 ** 9, batch, va, size, phys, 0, 1234, 1, kind,
+    return struct.pack("<IIQQQQQQQIIBB54s", 0, 0, sequence, 1700000000 * 10 ** 9, batch, va, size, phys, 0, 1234, 1, kind,
                        3, b"mb_mem_map_async")
 
 

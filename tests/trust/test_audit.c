@@ -229,6 +229,41 @@ TEST(refused_batches_change_nothing_in_the_log)
 #endif
 }
 
+/* Growth that fails half-way: the slab that came and went stands in the log as that. */
+TEST(growth_that_fails)
+{
+#ifdef MB_FAULT_INJECTION
+    static const enum mb_hw_fault_op ops[] = {MB_HW_FAULT_slab_acquire, MB_HW_FAULT_submit};
+    static const char *const more[] = {"", ",driver_home:yes"};
+
+    for (unsigned i = 0; i < 4; i++) {
+        struct mb_audit_summary sum;
+        mb_device dev;
+        void *ptr = NULL;
+
+        fresh(more[i / 2]);
+        snprintf(config, sizeof(config), "backend:sim,device_memory:1g,audit:%s%s", path,
+                 more[i / 2]);
+        dev = rt_open(config);
+        mb__hw_fault_set(dev->hw, ops[i % 2], i % 2 ? 1 : 2, MB_ERR_DRIVER, true);
+        /* Where homes are the driver's, nothing is submitted. */
+        CHECK_EQ(mb_malloc(dev, 600 * RT_MIB, &ptr), i == 3 ? MB_OK : MB_ERR_DRIVER);
+        mb__hw_fault_set(dev->hw, ops[i % 2], 0, MB_OK, false);
+        log_agrees(dev);
+        RT_OK(mb_free(dev, ptr));
+        RT_OK(mb_malloc(dev, 600 * RT_MIB, &ptr));
+        RT_OK(mb_free(dev, ptr));
+        log_agrees(dev);
+        rt_close(dev);
+        CHECK_OK(mb_audit_read(path, NULL, NULL, &sum));
+        CHECK(sum.closed);
+        unlink(path);
+    }
+#else
+    SKIP("fault injection is not compiled in: configure with MB_FAULTS=ON");
+#endif
+}
+
 static void limit_file(rlim_t bytes)
 {
     CHECK_OK(setrlimit(RLIMIT_FSIZE, &(struct rlimit){bytes, RLIM_INFINITY}));
@@ -249,7 +284,7 @@ TEST(full_disk)
     va = reserve(dev, 2);
     op.va = va;
     op.mem = mem;
-    limit_file(96);
+    limit_file(128);
     CHECK_EQ(mb_mem_map(dev, &op), MB_ERR_IO);
     CHECK(strstr(mb_error_detail(), "audit log") != NULL);
     CHECK(mb__pfn_eq(mb__vm_lookup(dev->vm, mb__va((uint64_t)(uintptr_t)va)), MB_NO_PFN));
