@@ -26,12 +26,12 @@ says out "nothing in the log names it"
 
 head -c $(($(stat -c %s "$log") - 30)) "$log" >"$WORK/torn"
 run 0 audit "$WORK/torn"
-says out "the last 66 bytes of the file are torn"
+says out "the last 98 bytes of the file are torn"
 says out "not closed"
 cp "$log" "$WORK/damaged"
 printf 'x' | dd of="$WORK/damaged" bs=1 seek=300 conv=notrunc 2>/dev/null
 run 1 audit "$WORK/damaged"
-says err "byte 288 is damaged"
+says err "byte 256 is damaged"
 
 touch "$WORK/empty"
 run 0 audit "$WORK/empty"
