@@ -12,7 +12,7 @@
  *           device, after one line that says why; MOONBRIGHT_PRELOAD=off does so silently.
  * Meaning   hipFree waits for the device first, as HIP's own does; hipFreeAsync is in stream
  *           order. A pointer that is not ours goes to HIP.
- * Locking   `lock` guards the table of devices; MoonBright locks for itself.
+ * Locking   MoonBright locks for itself; the table of devices is common/core.c's.
  * End       Devices stay open until the process ends: HIP's own exit handlers may run first.
  *
  * Tested against a fake of HIP; not run on AMD hardware.
@@ -21,15 +21,11 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "moonbright.h"
+#include "core.h"
 
-#define NOTE "moonbright: hip preload (not run on AMD hardware): "
-
-enum { DEVICES = 64 };
+const struct core_vendor core_vendor = {"hip preload (not run on AMD hardware)", "HIP",
+                                        "backend:hip"};
 
 enum {
     HIP_OK = 0,
@@ -72,14 +68,7 @@ static struct {
 #undef NEXT_MEMBER
 } next;
 
-static struct {
-    mb_device dev;
-    bool tried;     /* and failed if dev is NULL */
-} devices[DEVICES]; /* lock */
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool off;
 
 /* ------------------------------------------------------------ HIP's own functions */
 
@@ -101,9 +90,6 @@ static void *find(const char *name)
 
 static void init(void)
 {
-    const char *text = getenv("MOONBRIGHT_PRELOAD");
-
-    off = text && !strcmp(text, "off");
 #define NEXT_RESOLVE(member, name, args) *(void **)(&next.member) = find(#name);
     NEXT_LIST(NEXT_RESOLVE)
 #undef NEXT_RESOLVE
@@ -138,55 +124,22 @@ static int hip_of(enum mb_err err)
 
 /* ------------------------------------------------------------ devices */
 
-/* lock held */
-static mb_device open_device(int ordinal)
-{
-    enum mb_err err;
-
-    if (devices[ordinal].tried)
-        return devices[ordinal].dev;
-    devices[ordinal].tried = true;
-    err = mb_open(ordinal, "backend:hip", &devices[ordinal].dev);
-    if (err) {
-        devices[ordinal].dev = NULL;
-        fprintf(stderr, NOTE "device %d stays with HIP: %s: %s\n", ordinal, mb_error_name(err),
-                mb_error_detail());
-    }
-    return devices[ordinal].dev;
-}
-
 /* MoonBright's device of the current HIP device; NULL: HIP serves. */
 static mb_device current(void)
 {
     int ordinal = 0;
-    mb_device dev = NULL;
 
     pthread_once(&once, init);
-    if (off || NEXT(get_device, &ordinal) || ordinal < 0 || ordinal >= DEVICES)
+    if ((core_modes() & CORE_OFF) || core_inside() || NEXT(get_device, &ordinal))
         return NULL;
-    pthread_mutex_lock(&lock);
-    dev = open_device(ordinal);
-    pthread_mutex_unlock(&lock);
-    return dev;
+    return core_device(ordinal);
 }
 
 /* The device that knows the pointer; NULL: none of ours. */
 static mb_device owner(const void *ptr, struct mb_pointer_info *info, int *ordinal)
 {
-    mb_device dev = NULL;
-
     pthread_once(&once, init);
-    if (!ptr || off)
-        return NULL;
-    pthread_mutex_lock(&lock);
-    for (int i = 0; i < DEVICES && !dev; i++) {
-        if (devices[i].dev && !mb_pointer_info(devices[i].dev, ptr, info)) {
-            dev = devices[i].dev;
-            *ordinal = i;
-        }
-    }
-    pthread_mutex_unlock(&lock);
-    return dev;
+    return core_owner(ptr, info, ordinal);
 }
 
 /* ------------------------------------------------------------ the names */
