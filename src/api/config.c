@@ -29,7 +29,7 @@ struct texts {
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
     uint64_t release_threshold, wait_ms;
     bool explore, oracle, force, driver_home, walk_ahead, self_heal, deferred, guard, cache;
-    char check[CHECK_TEXT], profile[PROFILE_TEXT], audit[AUDIT_TEXT];
+    char check[CHECK_TEXT], profile[PROFILE_TEXT], audit[AUDIT_TEXT], registry[AUDIT_TEXT];
     char trace[TRACE_TEXT], nvtx[TRACE_TEXT];
     uint64_t history;
     int trace_format;
@@ -78,6 +78,8 @@ static const struct mb_conf_key keys[] = {
     {"wait_ms", MB_CONF_U64, FIELD(wait_ms), 1, 0, NULL, "longest host wait of a failing request"},
     {"profile", MB_CONF_TEXT, FIELD(profile), 0, PROFILE_TEXT, NULL, "measured facts, by probe -o"},
     {"audit", MB_CONF_TEXT, FIELD(audit), 0, AUDIT_TEXT, NULL, "file that tells every mapping"},
+    {"registry", MB_CONF_TEXT, FIELD(registry), 0, AUDIT_TEXT, NULL,
+     "file in which the processes of a device claim frames"},
     {"trace", MB_CONF_TEXT, FIELD(trace), 0, TRACE_TEXT, NULL,
      "file for every malloc and free; %d ordinal, %p process"},
     {"trace_format", MB_CONF_CHOICE, FIELD(trace_format), 0, 0, trace_formats, "of that file"},
@@ -187,5 +189,6 @@ enum mb_err mb__config_read(int ordinal, const char *text, struct mb__config *ou
     read_nvtx(texts.nvtx, out->nvtx);
     memcpy(out->hw.profile, texts.profile, sizeof(out->hw.profile));
     memcpy(out->vm.audit, texts.audit, sizeof(out->vm.audit));
+    memcpy(out->vm.registry, texts.registry, sizeof(out->vm.registry));
     return MB_OK;
 }

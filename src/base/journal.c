@@ -7,8 +7,8 @@
  *           and lie on multiples of it, in the file and in memory, so every such place is the end
  *           of a record.
  * Trade-off A record is written as it lies in memory: files are read on the machine, or the kind of
- * machine, that wrote them. The checksum is CRC-32C without a table: a record takes no longer than
- * the system call that writes it.
+ * machine, that wrote them. The checksum is CRC-32C, since processors have an instruction for it;
+ * without one a table of 16 words serves.
  */
 #include "base/journal.h"
 
@@ -67,17 +67,44 @@ void mb__caller_set(const char *call, const void *stream)
 
 /* ------------------------------------------------------------------ records */
 
-static uint32_t crc32c(const void *data, size_t bytes)
+/* CRC-32C of a multiple of 8 bytes, four bits a step. */
+static uint32_t crc32c_table(const void *data, size_t bytes)
 {
+    static const uint32_t table[16] = {
+        0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
+        0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
+        0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
+    };
     const uint8_t *p = data;
     uint32_t crc = UINT32_MAX;
 
     for (size_t i = 0; i < bytes; i++) {
         crc ^= p[i];
-        for (unsigned bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? UINT32_C(0x82f63b78) : 0);
+        crc = crc >> 4 ^ table[crc & 15];
+        crc = crc >> 4 ^ table[crc & 15];
     }
     return ~crc;
+}
+
+#ifdef __x86_64__
+__attribute__((target("sse4.2"))) static uint32_t crc32c_fast(const void *data, size_t bytes)
+{
+    const uint64_t *p = data;
+    uint64_t crc = UINT32_MAX;
+
+    for (size_t i = 0; i < bytes / sizeof(*p); i++)
+        crc = __builtin_ia32_crc32di(crc, p[i]);
+    return ~(uint32_t)crc;
+}
+#endif
+
+static uint32_t crc32c(const void *data, size_t bytes)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("sse4.2"))
+        return crc32c_fast(data, bytes);
+#endif
+    return crc32c_table(data, bytes);
 }
 
 static uint32_t crc_of(const struct disk *disk)

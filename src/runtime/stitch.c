@@ -331,6 +331,7 @@ static enum mb_err map_window(struct mb__request *req, struct mb__window *window
         return err;
     op.va = window->va;
     op.pfns = dev->pfns.data;
+    op.cap = mb__owner_cap(dev->vm, req->pool->id);
     err = mb__pte_pop(dev->vm, stream->hw, &op, 1, &window->mapped);
     if (err) {
         (void)mb__free_va(dev->vm, window->va, window->frames * FRAME);

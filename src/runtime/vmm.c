@@ -314,15 +314,20 @@ static void commit(struct mb_device *dev)
 }
 
 /* Appends one page to the operations for vm, to the last one if it goes on there. */
-static enum mb_err emit(struct mb__vmm *vmm, enum mb_vm_op_kind kind, mb_va va,
+static enum mb_err emit(struct mb_device *dev, enum mb_vm_op_kind kind, mb_va va,
                         const struct page *page)
 {
+    struct mb__vmm *vmm = dev->vmm;
     struct mb_vm_op *last = vmm->ops.count ? &vmm->ops.data[vmm->ops.count - 1] : NULL;
     struct mb_vm_op op = {.kind = kind, .prot = page->prot, .va = va, .frames = 1};
 
-    if (kind == MB_VM_MAP && !MB_VEC_PUSH(&vmm->pfns, page->pfn))
-        goto no_memory;
-    if (last && last->kind == kind && (kind == MB_VM_UNMAP || last->prot == op.prot) &&
+    if (kind == MB_VM_MAP) {
+        op.cap = mb__owner_cap(dev->vm, page->block ? page->block->pool->id : OWNER);
+        if (!MB_VEC_PUSH(&vmm->pfns, page->pfn))
+            goto no_memory;
+    }
+    if (last && last->kind == kind && last->cap == op.cap &&
+        (kind == MB_VM_UNMAP || last->prot == op.prot) &&
         last->va.addr + last->frames * FRAME == va.addr) {
         last->frames++;
         return MB_OK;
@@ -425,7 +430,7 @@ static enum mb_err work_page(struct mb_device *dev, const struct mb_map_op *op,
         err = log_change(dev, where, page, new);
     if (err || old.state == PAGE_ASLEEP)
         return err;
-    return emit(dev->vmm,
+    return emit(dev,
                 op->kind == MB_UNMAP     ? MB_VM_UNMAP
                 : op->kind == MB_PROTECT ? MB_VM_PROTECT
                                          : MB_VM_MAP,
@@ -538,7 +543,7 @@ static enum mb_err sleep_page(struct mb_device *dev, struct reservation *where, 
                         va.addr);
     new.state = PAGE_ASLEEP;
     err = log_change(dev, where, page, new);
-    return err ? err : emit(dev->vmm, MB_VM_UNMAP, va, &new);
+    return err ? err : emit(dev, MB_VM_UNMAP, va, &new);
 }
 
 static enum mb_err locate(struct mb_device *dev, void *va, uint64_t bytes,
@@ -611,7 +616,7 @@ static enum mb_err wake_pages(struct mb_device *dev, struct reservation *where, 
         new.pfn = pfns[used++];
         err = log_change(dev, where, &pages[i], new);
         if (!err)
-            err = emit(dev->vmm, MB_VM_MAP,
+            err = emit(dev, MB_VM_MAP,
                        mb__va_add(where->va, (uint64_t)(&pages[i] - where->pages) * FRAME), &new);
     }
     return err;

@@ -95,20 +95,22 @@ static enum mb_err bad_frame(const struct mb_vm_op *op, uint32_t i, unsigned lea
                         "to the leaf of 2^%u bytes",
                         op->va.addr, pfn, i, leaf_shift);
     return mb__fail(MB_ERR_CORRUPT,
-                    "map at %#" PRIx64 ": slot %u names frame %#x, which this vm does not "
+                    "map at %#" PRIx64 ": slot %u names frame %#x, which the caller does not "
                     "own; nothing was written",
                     op->va.addr, i, pfn);
 }
 
-/* The frame that an entry of this leaf size may name; NULL: it may not. */
-static inline struct mb__frame *frame_for(struct mb_vm *vm, uint32_t pfn, uint32_t leaf_mask)
+/* The frame that an entry of this leaf size may name for who presents `cap`; NULL: it may not. Only
+ * OWNED frames have a capability. */
+static inline struct mb__frame *frame_for(struct mb_vm *vm, uint32_t pfn, uint32_t leaf_mask,
+                                          uint64_t cap)
 {
     struct mb__frame *frame;
 
     if (pfn & leaf_mask)
         return NULL;
     frame = mb__frame_at(vm, mb__frame_of(pfn));
-    if (!frame || (frame->word & MB__STATE) != MB__OWNED || mb__frame_refs(frame) >= MB__REFS_MAX)
+    if (!frame || frame->cap != cap || mb__frame_refs(frame) >= MB__REFS_MAX)
         return NULL;
     return frame;
 }
@@ -178,7 +180,7 @@ static enum mb_err map_part(struct mb_vm *vm, const struct part *part)
 
     for (i = part->from; i < part->to; i++, slot++) {
         uint32_t pfn = op->pfns[i].n;
-        struct mb__frame *frame = frame_for(vm, pfn, leaf_mask);
+        struct mb__frame *frame = frame_for(vm, pfn, leaf_mask, op->cap);
 
         if (!frame)
             break;
@@ -276,11 +278,12 @@ static enum mb_err check_op(struct mb_vm *vm, const struct mb_vm_op *op, struct 
     struct mb__region *region = mb__window_region(vm, op->va);
     uint64_t offset;
 
-    if (op->kind > MB_VM_PROTECT || !op->frames || (op->kind == MB_VM_MAP && !op->pfns) ||
+    if (op->kind > MB_VM_PROTECT || !op->frames ||
+        (op->kind == MB_VM_MAP && (!op->pfns || !op->cap)) ||
         (op->kind != MB_VM_UNMAP && !prot_ok(op->prot)))
         return mb__fail(MB_ERR_INVALID,
                         "operation of kind %d on %u slots at %#" PRIx64 " with access %d: "
-                        "kind, count, frames or access are not allowed",
+                        "kind, count, frames, capability or access are not allowed",
                         (int)op->kind, op->frames, op->va.addr, (int)op->prot);
     if (!region)
         return mb__fail(MB_ERR_NOT_FOUND, "%#" PRIx64 " is in no window; use what alloc_va gave",

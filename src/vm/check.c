@@ -62,6 +62,10 @@ enum mb_err mb__check_frames(struct mb_vm *vm)
         if (pooled != (state_at(vm, page) == MB__FREE))
             return BROKEN("frames: home page %u is %sin the pool, its frame is in state %d", page,
                           pooled ? "" : "not ", (int)state_at(vm, page));
+        if (frame->cap != (home->owner ? mb__owner_cap(vm, home->owner) : 0))
+            return BROKEN("frames: the frame of home page %u does not carry the capability of "
+                          "owner %u",
+                          page, home->owner);
         if ((state_at(vm, page) == MB__OWNED) != (home->owner != 0))
             return BROKEN("frames: home page %u has owner %u in state %d", page, home->owner,
                           (int)state_at(vm, page));

@@ -228,12 +228,17 @@ static enum mb_err grow_for(struct mb_vm *vm, uint32_t frames, unsigned flags, u
 
 static void hand_out(struct mb_vm *vm, uint32_t owner, struct mb_run *runs, unsigned *count)
 {
+    uint64_t cap = mb__owner_cap(vm, owner);
+
     for (size_t i = 0; i < vm->taken.count; i++) {
         struct mb__span span = vm->taken.data[i];
 
         for (uint32_t page = span.first; page < span.first + span.count; page++) {
+            struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
+
             vm->homes[page].owner = owner;
-            set_state(mb__frame_known(vm, vm->homes[page].frame), MB__OWNED);
+            frame->cap = cap;
+            set_state(frame, MB__OWNED);
         }
         mb__frame_counts(vm, span.first, span.count, false);
         mb__trail_frames(vm, MB_AUDIT_TAKE, owner, span.first, span.count);
@@ -344,6 +349,7 @@ static enum mb_err free_locked(struct mb_vm *vm, uint32_t owner, struct mb_run r
         struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
 
         vm->homes[page].owner = 0;
+        frame->cap = 0;
         set_state(frame, MB__DRAINING);
         frame->word |= MB__FENCED;
     }

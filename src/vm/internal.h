@@ -4,6 +4,7 @@
  *
  *   vm.c         open, close, statistics, the internal stream
  *   wait.c       what happens when fences have passed
+ *   owner.c      capabilities of owners; the registry of frames that processes share
  *   frames.c     states, owners and references of frames; alloc_pfn, free_pfn
  *   slabs.c      slabs, their homes, growth, trim
  *   pgt.c        directories and leaf tables; the views of a range
@@ -32,6 +33,7 @@
 /* ------------------------------------------------------------ frames */
 
 struct mb__journal;
+struct mb__registry;
 
 enum mb__frame_state {
     MB__NONE,     /* no slab of this vm holds it */
@@ -48,11 +50,12 @@ enum {
     MB__REFS_MAX = 1 << 28,
 };
 
-/* One 2 MiB frame of physical memory; 8 bytes, so that a batch over scattered frames stays in
+/* One 2 MiB frame of physical memory; 16 bytes, so that a batch over scattered frames stays in
  * cache. */
 struct mb__frame {
     uint32_t word;
     uint32_t home; /* its home page; valid unless NONE */
+    uint64_t cap;  /* of its owner, while OWNED; else 0 */
 };
 
 enum {
@@ -307,8 +310,10 @@ struct mb_vm {
     MB_VEC(struct mb__queue) queues;
     size_t fences_waiting; /* sum of fences_left; queues has room for as many */
     struct mb__batch batch;
-    struct mb_vm_stats stats;    /* the counters in it */
-    struct mb__journal *journal; /* the audit log, or NULL; constant */
+    struct mb_vm_stats stats;      /* the counters in it */
+    struct mb__journal *journal;   /* the audit log, or NULL; constant */
+    struct mb__registry *registry; /* frames that this process claims, or NULL; constant */
+    uint64_t secret[4];            /* of the capabilities; constant */
     bool lost;       /* the outcome of a submission is unknown; nothing is reused any more */
     char audit[160]; /* the first batch that broke an order rule; "" if none */
 };
@@ -362,6 +367,16 @@ void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count);
 /* An entry naming the frame is gone for good. */
 void mb__frame_unref(struct mb_vm *vm, uint32_t frame);
 void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool become_free);
+
+/* --- owner.c; without a registry its functions do nothing. */
+enum mb_err mb__owner_open(struct mb_vm *vm);
+enum mb_err mb__registry_open(struct mb_vm *vm);
+void mb__registry_close(struct mb_vm *vm);
+/* All frames of a slab or none. MB_ERR_DRIVER: a living process holds one. */
+enum mb_err mb__registry_claim(struct mb_vm *vm, const struct mb_hw_slab *slab);
+void mb__registry_unclaim(struct mb_vm *vm, const struct mb_hw_slab *slab);
+/* MB_ERR_CORRUPT: one of the frames is not claimed by this vm, so no entry may name it. */
+enum mb_err mb__registry_holds(const struct mb_vm *vm, const mb_pfn *pfns, uint32_t count);
 
 /* --- slabs.c */
 /* Takes slabs of together at least `need` frames, with homes from `at` on; `want` as far as

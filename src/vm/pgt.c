@@ -335,6 +335,9 @@ enum mb_err mb__pgt_leaves(struct mb_vm *vm, const struct mb__region *region, ui
     enum mb_err err = MB_OK;
 
     cmd.leaves.tmpl = pfns ? mb__pgt_template(vm, region->leaf_shift, prot) : 0;
+    /* Here, since every entry with a frame comes this way: windows, homes, repairs. */
+    if (pfns && vm->registry)
+        err = mb__registry_holds(vm, pfns, count);
     while (!err && count) {
         uint32_t first = slot & ((UINT32_C(1) << shift) - 1);
         uint32_t part = (UINT32_C(1) << shift) - first;

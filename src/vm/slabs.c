@@ -99,7 +99,8 @@ static void enter(struct mb_vm *vm, uint32_t id)
 
         *page = (struct mb__home_page){.frame = slab_frame(&slab->hw, i), .slab = id};
         *mb__frame_known(vm, page->frame) =
-            (struct mb__frame){MB__DRAINING | (slab->mapped ? MB__REF : 0), slab->first + i};
+            (struct mb__frame){.word = MB__DRAINING | (slab->mapped ? MB__REF : 0),
+                               .home = slab->first + i};
     }
     vm->held += slab->frames;
     vm->draining += slab->frames;
@@ -223,6 +224,18 @@ static enum mb_err write_homes(struct mb_vm *vm, const struct mb__span *ids, siz
 
 /* ------------------------------------------------------------ growth */
 
+/* The claim goes first: once the driver has the frames, another process may get them. */
+static enum mb_err to_driver(struct mb_vm *vm, struct mb_hw_slab *hw)
+{
+    enum mb_err err;
+
+    mb__registry_unclaim(vm, hw);
+    err = vm->hw->ops->slab_release(vm->hw, hw);
+    if (err && mb__registry_claim(vm, hw))
+        mb__log(MB_LOG_ERROR, "vm", "frames that the driver did not take back cannot be claimed");
+    return err;
+}
+
 /* Takes one slab of at most `*want` frames, less when the driver has no more; not less than one. */
 static enum mb_err acquire(struct mb_vm *vm, uint32_t at, uint32_t want, uint32_t *id)
 {
@@ -240,6 +253,8 @@ static enum mb_err acquire(struct mb_vm *vm, uint32_t at, uint32_t want, uint32_
     err = check_slab(vm, &hw, bytes);
     if (!err)
         err = frame_chunks(vm, &hw);
+    if (!err)
+        err = mb__registry_claim(vm, &hw);
     if (err) {
         if (vm->hw->ops->slab_release(vm->hw, &hw))
             mb__log(MB_LOG_ERROR, "vm", "a refused slab stays with the driver: %s",
@@ -333,7 +348,7 @@ static enum mb_err give_back(struct mb_vm *vm, const struct mb__span *ids, size_
         struct mb__slab *slab = &vm->slabs.data[ids[i].first];
         uint32_t frames = slab->frames;
 
-        err = first ? first : vm->hw->ops->slab_release(vm->hw, &slab->hw);
+        err = first ? first : to_driver(vm, &slab->hw);
         if (!err) {
             mb__trail_frames(vm, MB_AUDIT_HOMELESS, 0, slab->first, frames);
             leave(vm, slab, slab->first, frames);
@@ -512,7 +527,7 @@ void mb__slabs_close(struct mb_vm *vm, bool alive)
         if (slab->state == MB__SLAB_UNUSED)
             continue;
         intend_home(vm, slab, false);
-        if (vm->hw->ops->slab_release(vm->hw, &slab->hw))
+        if (to_driver(vm, &slab->hw))
             failed++;
         else
             released += slab->frames;

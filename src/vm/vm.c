@@ -209,6 +209,8 @@ enum mb_err mb__vm_open(struct mb_hw_dev *hw, const struct mb_vm_config *config,
         goto undo_record;
     err = open_home(vm);
     if (!err)
+        err = mb__owner_open(vm);
+    if (!err)
         err = mb__trail_open(vm);
     if (err)
         goto undo_home;
@@ -221,6 +223,7 @@ enum mb_err mb__vm_open(struct mb_hw_dev *hw, const struct mb_vm_config *config,
 
 undo_home:
     mb__trail_close(vm, true);
+    mb__registry_close(vm);
     mb__region_close(vm, &vm->region[MB__REGION_HOME]);
     hw->ops->stream_close(hw, vm->stream);
     hw->ops->stream_destroy(hw, vm->native);
@@ -263,6 +266,7 @@ void mb__vm_close(struct mb_vm *vm)
         mb__region_close(vm, &vm->region[i]);
     drop_waits(vm);
     mb__trail_close(vm, alive);
+    mb__registry_close(vm);
     mb__unlock(&vm->lock);
     ops->stream_close(vm->hw, vm->stream);
     if (ops->stream_destroy(vm->hw, vm->native))

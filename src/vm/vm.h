@@ -36,6 +36,7 @@ struct mb_vm_config {
     uint64_t ring_bytes;    /* address space for windows; 0: 4 x device memory, 256 GiB to 1 TiB */
     uint64_t max_run_bytes; /* larger slab requests are split; 0: 512 MiB */
     char audit[256];        /* file of the audit log; "": none */
+    char registry[256];     /* file in which processes claim frames, owner.c; "": none */
     bool no_guard;          /* leave out the unused group behind each window: only where it is known
                                that no walk runs ahead past a block's end */
 };
@@ -122,6 +123,10 @@ enum mb_err mb__free_va(struct mb_vm *vm, mb_va va, uint64_t bytes);
 
 /* ------------------------------------------------------------ mapping (pte_pop, tlb_flush) */
 
+/* What an owner of mb__alloc_pfn() presents to have its frames named in entries. Constant for the
+ * vm's life, unlike any other owner's or vm's, never 0. Thread-safe, no lock. */
+uint64_t mb__owner_cap(const struct mb_vm *vm, uint32_t owner);
+
 enum mb_vm_op_kind { MB_VM_MAP, MB_VM_UNMAP, MB_VM_PROTECT };
 
 struct mb_vm_op {
@@ -130,6 +135,7 @@ struct mb_vm_op {
     mb_va va;           /* in a window */
     uint32_t frames;    /* slots */
     const mb_pfn *pfns; /* MAP: one per slot, each OWNED by this vm; each mapping adds one ref */
+    uint64_t cap;       /* MAP: mb__owner_cap() of the one owner of all of them */
 };
 
 /*
@@ -138,7 +144,8 @@ struct mb_vm_op {
  * added where the record says that a translation may be cached. *done (may be NULL) gets the
  * batch's fence; references drop when it has passed.
  * ERRORS  MB_ERR_INVALID, MB_ERR_NOT_FOUND (va outside windows), MB_ERR_NOT_MAPPED (unmap or
- *         protect of a cleared slot), MB_ERR_CORRUPT (frame not owned: nothing is written).
+ *         protect of a cleared slot), MB_ERR_CORRUPT (a frame is not owned, or not by whom the capability
+ *         is of, or another process has claimed it: nothing is written).
  */
 enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const struct mb_vm_op *ops,
                         unsigned count, struct mb_hw_fence *done);

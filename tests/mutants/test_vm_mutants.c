@@ -57,7 +57,8 @@ static void try_map(struct rig *rig, unsigned stream, mb_va va, struct mb_run ru
                           .prot = MB_PROT_READ_WRITE,
                           .va = va,
                           .frames = run.frames,
-                          .pfns = pfns};
+                          .pfns = pfns,
+                          .cap = mb__owner_cap(rig->vm, 1)};
 
     CHECK(run.frames <= 64);
     CHECK_OK(mb__home_pfns(rig->vm, run.home, run.frames, pfns));

@@ -342,7 +342,8 @@ static bool make_map(struct model *m, struct win *win, uint32_t first, uint32_t 
                             .prot = some_prot(random >> 8),
                             .va = slot_va(win, first),
                             .frames = frames,
-                            .pfns = pfns};
+                            .pfns = pfns,
+                            .cap = mb__owner_cap(m->rig.vm, 9)};
     return true;
 }
 
@@ -557,8 +558,12 @@ static bool do_mistake(struct model *m, const struct step *step)
 
     if (!win)
         return true;
-    ops[1] = (struct mb_vm_op){
-        .kind = MB_VM_MAP, .prot = MB_PROT_READ, .va = win->va, .frames = 1, .pfns = &nobody};
+    ops[1] = (struct mb_vm_op){.kind = MB_VM_MAP,
+                               .prot = MB_PROT_READ,
+                               .va = win->va,
+                               .frames = 1,
+                               .pfns = &nobody,
+                               .cap = mb__owner_cap(m->rig.vm, 9)};
     if (mb__pte_pop(m->rig.vm, stream, &ops[1], 1, NULL) != MB_ERR_CORRUPT)
         return WRONG(m, "a frame of nobody was mapped");
     for (uint32_t i = 0; i < win->slots; i++) {

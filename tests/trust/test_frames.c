@@ -73,7 +73,8 @@ TEST(foreign_frames_are_refused)
                               .va =
                                   mb__va_add(b.va, FRAMES(mb_test_random_below(&state, SLOTS - 4))),
                               .frames = count,
-                              .pfns = pfns};
+                              .pfns = pfns,
+                              .cap = mb__owner_cap(b.rig.vm, 1)};
         uint64_t before;
         bool good = true, each;
         enum mb_err err;

@@ -142,7 +142,8 @@ __attribute__((unused)) static struct mb_hw_fence map_run(struct rig *rig, unsig
                                   .prot = MB_PROT_READ_WRITE,
                                   .va = va,
                                   .frames = run.frames,
-                                  .pfns = pfns});
+                                  .pfns = pfns,
+                                  .cap = mb__owner_cap(rig->vm, 1)});
     free(pfns);
     return fence;
 }

@@ -102,6 +102,7 @@ static enum mb_err try_map(struct world *w, mb_va va, struct mb_run run)
 
     CHECK_OK(mb__home_pfns(w->rig.vm, run.home, SLOTS, pfns));
     op.pfns = pfns;
+    op.cap = mb__owner_cap(w->rig.vm, 1);
     return mb__pte_pop(w->rig.vm, w->rig.stream[0], &op, 1, NULL);
 }
 

@@ -41,6 +41,7 @@ static bool round_of(struct worker *w, struct mb_rng *rng)
     DO(w, mb__alloc_va(w->rig->vm, FRAMES(frames), 0, &op.va));
     DO(w, mb__home_pfns(w->rig->vm, run.home, frames, pfns));
     op.pfns = pfns;
+    op.cap = mb__owner_cap(w->rig->vm, 1 + w->stream);
     DO(w, mb__pte_pop(w->rig->vm, stream, &op, 1, NULL));
     DO(w, hw->ops->fill(hw, stream, op.va, FRAMES(frames), seed));
     DO(w, hw->ops->verify(hw, stream, run.home, FRAMES(frames), seed));

@@ -384,6 +384,9 @@ TEST(wrong_operations_change_nothing)
     CHECK_EQ(mb__pte_pop(rig.vm, rig.stream[0], &op, 1, NULL), MB_ERR_NOT_MAPPED);
     op = (struct mb_vm_op){.kind = MB_VM_MAP, .va = va, .frames = 1, .prot = MB_PROT_READ};
     CHECK_EQ(mb__pte_pop(rig.vm, rig.stream[0], &op, 1, NULL), MB_ERR_INVALID); /* no frames */
+    op.pfns = &run.pfn;
+    CHECK_EQ(mb__pte_pop(rig.vm, rig.stream[0], &op, 1, NULL), MB_ERR_INVALID); /* no capability */
+    op.cap = mb__owner_cap(rig.vm, 1);
     op.pfns = &odd;
     CHECK_EQ(mb__pte_pop(rig.vm, rig.stream[0], &op, 1, NULL), MB_ERR_INVALID);
     op.pfns = &run.pfn;
@@ -408,8 +411,12 @@ TEST(aliases_count)
     struct mb_run run = take(&rig, 1);
     mb_pfn pfns[20];
     mb_va va = window(&rig, 20);
-    struct mb_vm_op op = {
-        .kind = MB_VM_MAP, .prot = MB_PROT_READ_WRITE, .va = va, .frames = 20, .pfns = pfns};
+    struct mb_vm_op op = {.kind = MB_VM_MAP,
+                          .prot = MB_PROT_READ_WRITE,
+                          .va = va,
+                          .frames = 20,
+                          .pfns = pfns,
+                          .cap = mb__owner_cap(rig.vm, 1)};
 
     for (int i = 0; i < 20; i++)
         pfns[i] = run.pfn;
@@ -446,7 +453,8 @@ TEST(batches_cross_tables)
                                    .prot = MB_PROT_READ_WRITE,
                                    .va = mb__va_add(va, FRAMES(48 * i)),
                                    .frames = 1,
-                                   .pfns = &pfns[i]};
+                                   .pfns = &pfns[i],
+                                   .cap = mb__owner_cap(rig.vm, 1)};
     }
     CHECK_OK(mb__pte_pop(rig.vm, rig.stream[0], ops, 12, NULL));
     for (uint32_t i = 0; i < 12; i++)
@@ -474,6 +482,7 @@ static void small_leaves(const char *model, unsigned shift)
         pfns[i].n = run.pfn.n + ((78 - 2 * i) % (512u >> (shift - 12))) * (uint32_t)(leaf >> 12);
     op.va = va;
     op.pfns = pfns;
+    op.cap = mb__owner_cap(rig.vm, 1);
     if (shift == 16) /* 32 leaves in a frame */
         op.frames = 16;
     pop(&rig, 0, op);
