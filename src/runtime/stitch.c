@@ -10,9 +10,8 @@
  * address that nobody uses harms nobody: the frames remain the heap's. A later request of the same
  * size that finds all the ranges free takes it as it stands, as a training loop does in each step.
  *
- * Locking: the device's lock. Calls of vm are made under it.
- * Trade-offs: cached windows cost addresses and tables: bounded, dropped oldest first. A window is
- * unmapped on the stream that used it last; while it may be in use and cannot be, it stays.
+ * Locking: the device's lock, over calls of vm too. Trade-off: cached windows cost addresses and
+ * tables: bounded, dropped oldest first, on the stream that used them last; those in use stay.
  */
 #include <string.h>
 

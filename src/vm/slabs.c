@@ -98,9 +98,8 @@ static void enter(struct mb_vm *vm, uint32_t id)
         struct mb__home_page *page = &vm->homes[slab->first + i];
 
         *page = (struct mb__home_page){.frame = slab_frame(&slab->hw, i), .slab = id};
-        *mb__frame_known(vm, page->frame) =
-            (struct mb__frame){.word = MB__DRAINING | (slab->mapped ? MB__REF : 0),
-                               .home = slab->first + i};
+        *mb__frame_known(vm, page->frame) = (struct mb__frame){
+            .word = MB__DRAINING | (slab->mapped ? MB__REF : 0), .home = slab->first + i};
     }
     vm->held += slab->frames;
     vm->draining += slab->frames;
