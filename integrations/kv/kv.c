@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * kv.c - opening and closing a cache, the layout, errors, views and statistics.
+ *
+ * Layout: a group holds as many layers as divide the layers and make a page hold a whole number of
+ * tokens, so that blocks begin at tokens and a token has one stride everywhere. More layers per
+ * group mean fewer started pages per sequence; that is what is chosen unless the caller says other.
+ */
+#include "kv.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DEFAULT_CHUNK_BYTES = 1 << 30,
+    TOKENS_MAX = 1 << 28,
+    SEQUENCES_MAX = 1 << 20,
+};
+
+static _Thread_local char detail[1024];
+
+enum mb_err kv_fail(enum mb_err err, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    (void)vsnprintf(detail, sizeof(detail), format, args);
+    va_end(args);
+    return err;
+}
+
+enum mb_err kv_fail_map(const struct mb_kv *kv, enum mb_err err, const char *what)
+{
+    return kv_fail(err, "%s: %s: %s", what, mb_error_name(err), kv->map.detail(kv->map.user));
+}
+
+MB_API const char *mb_kv_error_detail(void)
+{
+    return detail;
+}
+
+/* ------------------------------------------------------------------ layout */
+
+static enum mb_err check_config(const struct mb_kv_config *c)
+{
+    uint64_t token = (uint64_t)c->kv_heads * c->head_dim * c->element_bytes;
+
+    if (!c->layers || !c->kv_heads || !c->head_dim || !c->element_bytes || c->layers > 4096 ||
+        c->kv_heads > 4096 || c->head_dim > 65536 || c->element_bytes > 16)
+        return kv_fail(MB_ERR_INVALID,
+                       "%u layers, %u heads of %u elements of %u bytes: each is at least 1, and at "
+                       "most 4096, 4096, 65536, 16",
+                       c->layers, c->kv_heads, c->head_dim, c->element_bytes);
+    if (token % 8)
+        return kv_fail(MB_ERR_INVALID,
+                       "a token's keys have %" PRIu64 " bytes; they must be a multiple of 8",
+                       token);
+    if (!c->max_tokens || c->max_tokens > TOKENS_MAX || !c->max_sequences ||
+        c->max_sequences > SEQUENCES_MAX)
+        return kv_fail(MB_ERR_INVALID,
+                       "max_tokens is %u and max_sequences %u; 1 to %d and 1 to %d are allowed",
+                       c->max_tokens, c->max_sequences, TOKENS_MAX, SEQUENCES_MAX);
+    return MB_OK;
+}
+
+static enum mb_err choose_layout(const struct mb_kv_config *c, uint64_t page,
+                                 struct mb_kv_shape *shape)
+{
+    uint64_t layer = 2 * (uint64_t)c->kv_heads * c->head_dim * c->element_bytes;
+    uint32_t group = c->group_layers;
+
+    if (group && (c->layers % group || page % (group * layer)))
+        return kv_fail(MB_ERR_INVALID,
+                       "groups of %u layers: the number must divide %u layers, and %" PRIu64
+                       " bytes per token must divide the page of %" PRIu64,
+                       group, c->layers, group * layer, page);
+    for (uint32_t i = c->layers; !group && i > 0; i--)
+        if (c->layers % i == 0 && page % (i * layer) == 0)
+            group = i;
+    if (!group)
+        return kv_fail(MB_ERR_INVALID,
+                       "a layer's %" PRIu64 " bytes per token do not divide the page of %" PRIu64
+                       "; pad the head dimension",
+                       layer, page);
+    shape->page_bytes = page;
+    shape->group_layers = group;
+    shape->groups = c->layers / group;
+    shape->block_tokens = (uint32_t)(page / (group * layer));
+    shape->token_bytes = c->layers * layer;
+    shape->block_bytes = shape->groups * page;
+    shape->range_bytes =
+        ((uint64_t)c->max_tokens + shape->block_tokens - 1) / shape->block_tokens * page;
+    return MB_OK;
+}
+
+/* ------------------------------------------------------------------ open, close */
+
+static void free_records(struct mb_kv *kv)
+{
+    for (uint32_t i = 0; kv->slots && i < kv->config.max_sequences; i++) {
+        free(kv->slots[i].want);
+        free(kv->slots[i].shown);
+        free(kv->slots[i].nodes);
+    }
+    for (uint64_t i = 0; i < kv->bucket_count; i++)
+        for (struct kv_node *node = kv->buckets[i], *next; node; node = next) {
+            next = node->next;
+            free(node);
+        }
+    free(kv->buckets);
+    free(kv->chunks);
+    free(kv->refs);
+    free(kv->free_list);
+    free(kv->slots);
+    free(kv->holds);
+    free(kv->tails);
+    free(kv->undo);
+    free(kv->copies);
+    free(kv->ops);
+    free(kv);
+}
+
+static void choose_chunks(struct mb_kv *kv)
+{
+    uint64_t blocks = kv->config.chunk_blocks, limit = kv->config.limit_bytes;
+
+    if (!blocks)
+        blocks = DEFAULT_CHUNK_BYTES / kv->shape.block_bytes;
+    if (limit && blocks > limit / kv->shape.block_bytes)
+        blocks = limit / kv->shape.block_bytes;
+    kv->config.chunk_blocks = blocks ? (uint32_t)blocks : 1;
+    blocks = kv->config.chunk_blocks * kv->shape.block_bytes;
+    kv->chunk_limit = limit ? (uint32_t)(limit / blocks) : UINT32_MAX / kv->config.chunk_blocks / 4;
+}
+
+static enum mb_err make_records(struct mb_kv *kv)
+{
+    uint32_t n = kv->config.max_sequences;
+
+    kv->bucket_count = 1024;
+    kv->buckets = calloc(kv->bucket_count, sizeof(*kv->buckets));
+    kv->slots = calloc(n, sizeof(*kv->slots));
+    kv->tails = calloc(n, sizeof(*kv->tails));
+    kv->undo = calloc(n, sizeof(*kv->undo));
+    kv->copies = calloc((uint64_t)n * kv->shape.groups, sizeof(*kv->copies));
+    if (kv->buckets && kv->slots && kv->tails && kv->undo && kv->copies)
+        return MB_OK;
+    if (!kv->buckets)
+        kv->bucket_count = 0;
+    return kv_fail(MB_ERR_HOST_MEMORY, "no host memory for the records of %u sequences", n);
+}
+
+MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
+                                 const struct mb_kv_config *config, mb_kv *out)
+{
+    struct mb_kv_shape shape = {0};
+    void *staging = NULL;
+    struct mb_kv *kv;
+    enum mb_err err;
+
+    if (!mapper || !config || !out)
+        return kv_fail(MB_ERR_INVALID, "NULL is no mapper, configuration or place for a result");
+    err = check_config(config);
+    if (!err)
+        err = choose_layout(config, mapper->page_bytes, &shape);
+    if (err)
+        return err;
+    kv = calloc(1, sizeof(*kv));
+    if (!kv)
+        return kv_fail(MB_ERR_HOST_MEMORY, "no host memory for a cache");
+    kv->map = *mapper;
+    kv->config = *config;
+    kv->shape = shape;
+    kv->token_stride = shape.page_bytes / shape.block_tokens;
+    kv->max_blocks = (uint32_t)(shape.range_bytes / shape.page_bytes);
+    kv->lru.newer = kv->lru.older = &kv->lru;
+    choose_chunks(kv);
+    if (config->limit_bytes && !kv->chunk_limit)
+        err = kv_fail(MB_ERR_INVALID, "the limit of %" PRIu64 " bytes is below a block of %" PRIu64,
+                      config->limit_bytes, shape.block_bytes);
+    if (!err)
+        err = make_records(kv);
+    if (!err) {
+        err = kv->map.reserve(kv->map.user, config->max_sequences * shape.block_bytes, &staging);
+        if (err)
+            kv_fail_map(kv, err, "addresses for copies");
+    }
+    if (err) {
+        free_records(kv);
+        return err;
+    }
+    kv->staging = staging;
+    pthread_mutex_init(&kv->lock, NULL);
+    *out = kv;
+    return MB_OK;
+}
+
+MB_API enum mb_err mb_kv_open(mb_device dev, const struct mb_kv_config *config, mb_kv *out)
+{
+    struct mb_kv_mapper mapper;
+    enum mb_err err = kv_device_mapper(dev, &mapper);
+
+    return err ? err : mb_kv_open_on(&mapper, config, out);
+}
+
+MB_API enum mb_err mb_kv_close(mb_kv kv)
+{
+    enum mb_err err;
+
+    if (!kv)
+        return MB_OK;
+    pthread_mutex_lock(&kv->lock);
+    for (uint32_t i = 0; i < kv->config.max_sequences; i++)
+        if (kv->slots[i].state != KV_DEAD)
+            kv_cut(kv, &kv->slots[i], 0);
+    err = kv_flush(kv, kv->stream);
+    /* What is shown stays; the cache stays usable, its sequences empty. A lost device shows nothing. */
+    if (err && err != MB_ERR_DEVICE_LOST) {
+        for (uint32_t i = 0; i < kv->config.max_sequences; i++)
+            kv->slots[i].tokens = 0;
+        pthread_mutex_unlock(&kv->lock);
+        return err;
+    }
+    for (uint32_t i = 0; i < kv->config.max_sequences; i++)
+        if (kv->slots[i].va)
+            kv->map.unreserve(kv->map.user, kv->slots[i].va,
+                              kv->shape.groups * kv->shape.range_bytes);
+    kv->map.unreserve(kv->map.user, kv->staging, kv->config.max_sequences * kv->shape.block_bytes);
+    for (uint32_t i = 0; i < kv->chunk_count; i++)
+        if (kv->chunks[i].mem)
+            kv->map.release(kv->map.user, kv->chunks[i].mem);
+    if (kv->map.close)
+        kv->map.close(kv->map.user);
+    pthread_mutex_unlock(&kv->lock);
+    pthread_mutex_destroy(&kv->lock);
+    free_records(kv);
+    return MB_OK;
+}
+
+MB_API enum mb_err mb_kv_get_shape(mb_kv kv, struct mb_kv_shape *out)
+{
+    *out = kv->shape;
+    return MB_OK;
+}
+
+/* ------------------------------------------------------------------ ids, views */
+
+mb_kv_seq kv_id(const struct mb_kv *kv, const struct kv_slot *slot)
+{
+    return (uint64_t)slot->generation << 32 | (uint32_t)(slot - kv->slots + 1);
+}
+
+struct kv_slot *kv_find(struct mb_kv *kv, mb_kv_seq seq, bool asleep, enum mb_err *err)
+{
+    uint32_t place = (uint32_t)seq, generation = (uint32_t)(seq >> 32);
+    struct kv_slot *slot = NULL;
+
+    if (place && place <= kv->config.max_sequences)
+        slot = &kv->slots[place - 1];
+    if (!slot || !generation || generation > slot->generation) {
+        *err = kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no sequence of this cache", seq);
+        return NULL;
+    }
+    if (slot->state == KV_DEAD || slot->generation != generation) {
+        *err = kv_fail(MB_ERR_NOT_FOUND,
+                       "sequence 0x%" PRIx64 " is dead: it was closed with mb_kv_seq_close()", seq);
+        return NULL;
+    }
+    if (slot->state == KV_ASLEEP && !asleep) {
+        *err = kv_fail(MB_ERR_BUSY, "sequence 0x%" PRIx64 " is asleep; mb_kv_wake() it first", seq);
+        return NULL;
+    }
+    return slot;
+}
+
+MB_API enum mb_err mb_kv_get_view(mb_kv kv, mb_kv_seq seq, uint32_t layer, bool values,
+                                  struct mb_kv_view *out)
+{
+    const struct mb_kv_config *c = &kv->config;
+    uint64_t head = (uint64_t)c->head_dim * c->element_bytes, half = c->kv_heads * head;
+    struct kv_slot *slot;
+    enum mb_err err = MB_OK;
+
+    pthread_mutex_lock(&kv->lock);
+    slot = kv_find(kv, seq, true, &err);
+    if (slot && layer >= c->layers)
+        err = kv_fail(MB_ERR_INVALID, "layer %u of sequence 0x%" PRIx64 "; there are %u", layer,
+                      seq, c->layers);
+    if (!err) {
+        uint32_t group = layer / kv->shape.group_layers, within = layer % kv->shape.group_layers;
+
+        out->base =
+            slot->va + group * kv->shape.range_bytes + 2 * within * half + (values ? half : 0);
+        out->token_stride = kv->token_stride;
+        out->head_stride = head;
+        out->tokens = slot->tokens;
+        out->max_tokens = slot->max_tokens;
+    }
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+/* ------------------------------------------------------------------ statistics, checks */
+
+MB_API enum mb_err mb_kv_get_stats(mb_kv kv, struct mb_kv_stats *out)
+{
+    struct mb_kv_stats stats;
+
+    pthread_mutex_lock(&kv->lock);
+    stats = kv->stats;
+    stats.held_blocks = stats.live_tokens = stats.shown_blocks = stats.sequences = 0;
+    for (uint32_t i = 0; i < kv->chunk_count; i++)
+        stats.held_blocks += kv->chunks[i].mem ? kv->config.chunk_blocks : 0;
+    for (uint32_t i = 0; i < kv->config.max_sequences; i++) {
+        if (kv->slots[i].state == KV_DEAD)
+            continue;
+        stats.sequences++;
+        stats.live_tokens += kv->slots[i].tokens;
+        stats.shown_blocks += kv->slots[i].wanted;
+    }
+    stats.free_blocks = kv->free_count;
+    stats.cached_blocks = 0;
+    for (struct kv_node *node = kv->lru.newer; node != &kv->lru; node = node->newer)
+        stats.cached_blocks += kv->refs[node->block] == 1;
+    stats.live_blocks = stats.held_blocks - stats.free_blocks - stats.cached_blocks;
+    stats.room_blocks = kv_room(kv);
+    pthread_mutex_unlock(&kv->lock);
+    *out = stats;
+    return MB_OK;
+}
+
+/* References as they must be, counted from sequences and nodes. */
+static enum mb_err check_refs(struct mb_kv *kv, uint32_t *counted, uint32_t blocks)
+{
+    uint64_t nodes = 0;
+
+    for (uint32_t i = 0; i < kv->config.max_sequences; i++) {
+        const struct kv_slot *slot = &kv->slots[i];
+
+        if (slot->state == KV_DEAD && slot->wanted)
+            return kv_fail(MB_ERR_CORRUPT, "dead slot %u wants %u blocks", i, slot->wanted);
+        if (slot->state == KV_LIVE && slot->wanted != kv_blocks_for(kv, slot->tokens))
+            return kv_fail(MB_ERR_CORRUPT, "slot %u: %u blocks for %u tokens", i, slot->wanted,
+                           slot->tokens);
+        for (uint32_t j = 0; j < slot->wanted; j++)
+            counted[kv_block_of(slot->want[j])]++;
+        for (uint32_t j = 0; slot->want && j < kv->max_blocks; j++) {
+            bool clean = j < slot->dirty_from || j >= slot->dirty_to;
+
+            if (clean && slot->want[j] != slot->shown[j])
+                return kv_fail(MB_ERR_CORRUPT, "slot %u, place %u: want %x, shown %x", i, j,
+                               slot->want[j], slot->shown[j]);
+        }
+    }
+    for (uint64_t i = 0; i < kv->bucket_count; i++)
+        for (const struct kv_node *node = kv->buckets[i]; node; node = node->next, nodes++) {
+            counted[node->block]++;
+            if (node->parent && node->users > node->parent->users)
+                return kv_fail(MB_ERR_CORRUPT, "a prefix node has more users than its parent");
+        }
+    if (nodes != kv->node_count)
+        return kv_fail(MB_ERR_CORRUPT, "%" PRIu64 " nodes, %" PRIu64 " counted", kv->node_count,
+                       nodes);
+    for (uint32_t i = 0; i < blocks; i++)
+        if (counted[i] != kv->refs[i])
+            return kv_fail(MB_ERR_CORRUPT, "block %u has %u references, counted %u", i, kv->refs[i],
+                           counted[i]);
+    return MB_OK;
+}
+
+static enum mb_err check_free(struct mb_kv *kv, uint32_t *seen)
+{
+    uint64_t unused = 0, held = 0;
+
+    for (uint32_t i = 0; i < kv->free_count; i++) {
+        uint32_t block = kv->free_list[i];
+
+        if (seen[block] || kv->refs[block] || !kv->chunks[block / kv->config.chunk_blocks].mem)
+            return kv_fail(MB_ERR_CORRUPT, "block %u is on the free list wrongly", block);
+        seen[block] = 1;
+    }
+    for (uint32_t i = 0; i < kv->chunk_count; i++) {
+        uint32_t used = 0;
+
+        for (uint32_t j = 0; j < kv->config.chunk_blocks; j++)
+            used += kv->refs[i * kv->config.chunk_blocks + j] != 0;
+        if (used != kv->chunks[i].used || (used && !kv->chunks[i].mem))
+            return kv_fail(MB_ERR_CORRUPT, "chunk %u counts %u used blocks of %u", i,
+                           kv->chunks[i].used, used);
+        held += kv->chunks[i].mem ? kv->config.chunk_blocks : 0;
+        unused += kv->chunks[i].mem ? kv->config.chunk_blocks - used : 0;
+    }
+    if (unused != kv->free_count)
+        return kv_fail(MB_ERR_CORRUPT, "%u free blocks, %" PRIu64 " unused of %" PRIu64,
+                       kv->free_count, unused, held);
+    return MB_OK;
+}
+
+static enum mb_err check_lru(struct mb_kv *kv)
+{
+    uint64_t listed = 0;
+
+    for (struct kv_node *node = kv->lru.newer; node != &kv->lru; node = node->newer, listed++)
+        if (node->users || node->newer->older != node)
+            return kv_fail(MB_ERR_CORRUPT, "a node of %u users is in the LRU list", node->users);
+    if (listed != kv->evictable)
+        return kv_fail(MB_ERR_CORRUPT, "%" PRIu64 " evictable nodes, %" PRIu64 " listed",
+                       kv->evictable, listed);
+    return MB_OK;
+}
+
+MB_API enum mb_err mb_kv_check(mb_kv kv)
+{
+    uint32_t blocks, *scratch;
+    enum mb_err err;
+
+    pthread_mutex_lock(&kv->lock);
+    blocks = kv->chunk_count * kv->config.chunk_blocks;
+    scratch = calloc(2 * (uint64_t)blocks + 1, sizeof(*scratch));
+    err = scratch ? check_refs(kv, scratch, blocks)
+                  : kv_fail(MB_ERR_HOST_MEMORY, "no host memory to count %u blocks", blocks);
+    if (!err)
+        err = check_free(kv, scratch + blocks);
+    if (!err)
+        err = check_lru(kv);
+    free(scratch);
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * seq.c - sequences: open, grow, fork, reorder, cut, sleep, close.
+ *
+ * Growing is the one call that takes memory. It works item by item and writes down what each
+ * sequence was, so that a failure at any point, the batch's refusal included, is undone backwards.
+ *
+ * A block is written into only by a sequence that alone refers to it. Sharing is noticed at the
+ * next append: of two beams on one block the first to grow copies it and the last keeps it.
+ */
+#include "kv.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void mark_dirty(struct kv_slot *slot, uint32_t place)
+{
+    if (slot->dirty_from >= slot->dirty_to) {
+        slot->dirty_from = place;
+        slot->dirty_to = place + 1;
+        return;
+    }
+    if (place < slot->dirty_from)
+        slot->dirty_from = place;
+    if (place >= slot->dirty_to)
+        slot->dirty_to = place + 1;
+}
+
+void kv_set_want(struct mb_kv *kv, struct kv_slot *slot, uint32_t place, uint32_t entry)
+{
+    uint32_t old = slot->want[place];
+
+    if (entry)
+        kv_ref(kv, kv_block_of(entry));
+    if (old)
+        kv_unref(kv, kv_block_of(old));
+    slot->want[place] = entry;
+    mark_dirty(slot, place);
+    if (place >= slot->wanted && entry)
+        slot->wanted = place + 1;
+    if (!entry && place + 1 == slot->wanted)
+        slot->wanted = place;
+}
+
+void kv_cut(struct mb_kv *kv, struct kv_slot *slot, uint32_t blocks)
+{
+    while (slot->published > blocks)
+        kv_node_unuse(kv, slot->nodes[--slot->published]);
+    while (slot->wanted > blocks)
+        kv_set_want(kv, slot, slot->wanted - 1, 0);
+}
+
+/* ------------------------------------------------------------------ open, close */
+
+static enum mb_err prepare_slot(struct mb_kv *kv, struct kv_slot *slot)
+{
+    uint32_t *want, *shown;
+    struct kv_node **nodes;
+    void *va = NULL;
+    enum mb_err err;
+
+    if (slot->va)
+        return MB_OK;
+    want = calloc(kv->max_blocks, sizeof(*want));
+    shown = calloc(kv->max_blocks, sizeof(*shown));
+    nodes = calloc(kv->max_blocks, sizeof(struct kv_node *));
+    if (!want || !shown || !nodes) {
+        err = kv_fail(MB_ERR_HOST_MEMORY, "no host memory for the records of a sequence");
+        goto undo;
+    }
+    err = kv->map.reserve(kv->map.user, kv->shape.groups * kv->shape.range_bytes, &va);
+    if (err) {
+        kv_fail_map(kv, err, "addresses for a sequence");
+        goto undo;
+    }
+    slot->va = va;
+    slot->want = want;
+    slot->shown = shown;
+    slot->nodes = nodes;
+    return MB_OK;
+undo:
+    free(want);
+    free(shown);
+    free(nodes);
+    return err;
+}
+
+static enum mb_err open_slot(struct mb_kv *kv, uint32_t max_tokens, struct kv_slot **out)
+{
+    struct kv_slot *slot = NULL;
+    enum mb_err err;
+
+    if (max_tokens > kv->config.max_tokens)
+        return kv_fail(MB_ERR_LIMIT, "a sequence of %u tokens; the cache reserves for at most %u",
+                       max_tokens, kv->config.max_tokens);
+    for (uint32_t i = 0; i < kv->config.max_sequences && !(slot && slot->va); i++)
+        if (kv->slots[i].state == KV_DEAD && kv->slots[i].generation != UINT32_MAX &&
+            (!slot || kv->slots[i].va))
+            slot = &kv->slots[i];
+    if (!slot)
+        return kv_fail(MB_ERR_LIMIT, "%u sequences live; max_sequences allows no more",
+                       kv->config.max_sequences);
+    err = prepare_slot(kv, slot);
+    if (err)
+        return err;
+    slot->state = KV_LIVE;
+    slot->generation++;
+    slot->tokens = 0;
+    slot->max_tokens = max_tokens ? max_tokens : kv->config.max_tokens;
+    *out = slot;
+    return MB_OK;
+}
+
+MB_API enum mb_err mb_kv_seq_open(mb_kv kv, uint32_t max_tokens, mb_kv_seq *out)
+{
+    struct kv_slot *slot;
+    enum mb_err err;
+
+    pthread_mutex_lock(&kv->lock);
+    err = open_slot(kv, max_tokens, &slot);
+    if (!err)
+        *out = kv_id(kv, slot);
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+MB_API enum mb_err mb_kv_seq_close(mb_kv kv, mb_kv_seq seq)
+{
+    struct kv_slot *slot;
+    enum mb_err err = MB_OK;
+
+    pthread_mutex_lock(&kv->lock);
+    slot = kv_find(kv, seq, true, &err);
+    if (slot) {
+        kv_cut(kv, slot, 0);
+        slot->tokens = 0;
+        slot->state = KV_DEAD;
+    }
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+/* ------------------------------------------------------------------ grow */
+
+/* The last, unfilled block becomes the sequence's own; by a copy if others refer to it. */
+static enum mb_err own_tail(struct mb_kv *kv, struct kv_slot *slot)
+{
+    uint32_t filled = slot->tokens % kv->shape.block_tokens, entry, block;
+    enum mb_err err;
+
+    if (!filled)
+        return MB_OK;
+    entry = slot->want[slot->wanted - 1];
+    block = kv_block_of(entry);
+    if (kv->refs[block] == 1) {
+        if (entry & KV_READ_ONLY)
+            kv_set_want(kv, slot, slot->wanted - 1, block + 1);
+        return MB_OK;
+    }
+    err = kv_make_room(kv, 1);
+    if (err)
+        return err;
+    kv_set_want(kv, slot, slot->wanted - 1, kv_take(kv) + 1);
+    kv->tails[kv->tail_count++] =
+        (struct kv_tail){(uint32_t)(slot - kv->slots), slot->wanted - 1, block, filled};
+    return MB_OK;
+}
+
+static enum mb_err grow_one(struct mb_kv *kv, struct kv_slot *slot, uint32_t tokens)
+{
+    uint32_t blocks = kv_blocks_for(kv, slot->tokens + tokens);
+    enum mb_err err;
+
+    if (!tokens)
+        return MB_OK;
+    err = own_tail(kv, slot);
+    if (!err && blocks > slot->wanted)
+        err = kv_make_room(kv, blocks - slot->wanted);
+    if (err)
+        return err;
+    while (slot->wanted < blocks)
+        kv_set_want(kv, slot, slot->wanted, kv_take(kv) + 1);
+    slot->tokens += tokens;
+    return MB_OK;
+}
+
+static void undo_one(struct mb_kv *kv, const struct kv_undo *undo)
+{
+    struct kv_slot *slot = &kv->slots[undo->slot];
+    uint32_t blocks = kv_blocks_for(kv, undo->tokens);
+
+    while (slot->wanted > blocks)
+        kv_set_want(kv, slot, slot->wanted - 1, 0);
+    if (blocks && slot->want[blocks - 1] != undo->tail_entry)
+        kv_set_want(kv, slot, blocks - 1, undo->tail_entry);
+    slot->tokens = undo->tokens;
+}
+
+/* Everything that can be refused without looking at memory. Fills kv->undo. */
+static enum mb_err check_grow(struct mb_kv *kv, const struct mb_kv_grow *list, unsigned count)
+{
+    enum mb_err err = MB_OK;
+
+    if (count > kv->config.max_sequences)
+        return kv_fail(MB_ERR_INVALID, "%u sequences in one append; at most %u live", count,
+                       kv->config.max_sequences);
+    kv->stamp++;
+    for (unsigned i = 0; i < count; i++) {
+        struct kv_slot *slot = kv_find(kv, list[i].seq, false, &err);
+
+        if (!slot)
+            return err;
+        if (slot->stamp == kv->stamp)
+            return kv_fail(MB_ERR_INVALID, "sequence 0x%" PRIx64 " is named twice in one append",
+                           list[i].seq);
+        slot->stamp = kv->stamp;
+        if (list[i].tokens > slot->max_tokens - slot->tokens)
+            return kv_fail(MB_ERR_LIMIT,
+                           "sequence 0x%" PRIx64 " has %u tokens and %u more are beyond its "
+                           "reservation of %u",
+                           list[i].seq, slot->tokens, list[i].tokens, slot->max_tokens);
+        kv->undo[i] = (struct kv_undo){(uint32_t)(slot - kv->slots), slot->tokens,
+                                       slot->wanted ? slot->want[slot->wanted - 1] : 0};
+    }
+    return MB_OK;
+}
+
+MB_API enum mb_err mb_kv_append(mb_kv kv, const struct mb_kv_grow *list, unsigned count,
+                                mb_stream stream)
+{
+    unsigned done = 0;
+    enum mb_err err;
+
+    pthread_mutex_lock(&kv->lock);
+    err = check_grow(kv, list, count);
+    /* The undo record of a sequence is good for its own change only. */
+    for (; !err && done < count; done++)
+        err = grow_one(kv, &kv->slots[kv->undo[done].slot], list[done].tokens);
+    if (!err)
+        err = kv_flush(kv, stream);
+    kv->tail_count = 0;
+    while (err && done > 0)
+        undo_one(kv, &kv->undo[--done]);
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+MB_API enum mb_err mb_kv_sync(mb_kv kv, mb_stream stream)
+{
+    enum mb_err err;
+
+    pthread_mutex_lock(&kv->lock);
+    err = kv_flush(kv, stream);
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+MB_API enum mb_err mb_kv_truncate(mb_kv kv, mb_kv_seq seq, uint32_t tokens)
+{
+    struct kv_slot *slot;
+    enum mb_err err = MB_OK;
+
+    pthread_mutex_lock(&kv->lock);
+    slot = kv_find(kv, seq, false, &err);
+    if (slot && tokens > slot->tokens)
+        err = kv_fail(MB_ERR_INVALID, "sequence 0x%" PRIx64 " has %u tokens and cannot keep %u",
+                      seq, slot->tokens, tokens);
+    if (!err) {
+        slot->tokens = tokens;
+        while (slot->published > tokens / kv->shape.block_tokens)
+            kv_node_unuse(kv, slot->nodes[--slot->published]);
+        kv_cut(kv, slot, kv_blocks_for(kv, tokens));
+    }
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+MB_API enum mb_err mb_kv_sleep(mb_kv kv, mb_kv_seq seq)
+{
+    struct kv_slot *slot;
+    enum mb_err err = MB_OK;
+
+    pthread_mutex_lock(&kv->lock);
+    slot = kv_find(kv, seq, false, &err);
+    if (slot) {
+        kv_cut(kv, slot, 0);
+        slot->tokens = 0;
+        slot->state = KV_ASLEEP;
+    }
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+/* ------------------------------------------------------------------ fork, reorder */
+
+/* What a sequence is; for a reorder, where all of them change at once. Owner: the call. */
+struct image {
+    uint32_t tokens, blocks, published, same; /* the first `same` places are the target's already */
+    uint32_t *want;                           /* places same .. blocks */
+    struct kv_node **nodes;                   /* all published */
+};
+
+static void make_like(struct mb_kv *kv, struct kv_slot *slot, const struct image *image)
+{
+    /* New references first, so that a block both have is never without one. */
+    for (uint32_t i = 0; i < image->published; i++)
+        kv_node_use(kv, image->nodes[i]);
+    while (slot->published)
+        kv_node_unuse(kv, slot->nodes[--slot->published]);
+    for (uint32_t i = image->same; i < image->blocks; i++) {
+        uint32_t entry = image->want[i - image->same];
+
+        if (!slot->want[i] || kv_block_of(slot->want[i]) != kv_block_of(entry))
+            kv_set_want(kv, slot, i, entry | KV_READ_ONLY);
+    }
+    kv_cut(kv, slot, image->blocks);
+    for (uint32_t i = 0; i < image->published; i++)
+        slot->nodes[i] = image->nodes[i];
+    slot->published = image->published;
+    slot->tokens = image->tokens;
+}
+
+static enum mb_err take_image(const struct kv_slot *of, const struct kv_slot *target,
+                              struct image *image)
+{
+    size_t left;
+
+    *image = (struct image){of->tokens, of->wanted, of->published, 0, NULL, NULL};
+    while (image->same < of->wanted && image->same < target->wanted &&
+           kv_block_of(of->want[image->same]) == kv_block_of(target->want[image->same]))
+        image->same++;
+    left = of->wanted - image->same;
+    image->want = malloc((left + 1) * sizeof(*image->want));
+    image->nodes = malloc((of->published + 1) * sizeof(struct kv_node *));
+    if (!image->want || !image->nodes)
+        return kv_fail(MB_ERR_HOST_MEMORY, "no host memory to note %u blocks", of->wanted);
+    if (left)
+        memcpy(image->want, of->want + image->same, left * sizeof(*image->want));
+    if (of->published)
+        memcpy(image->nodes, of->nodes, of->published * sizeof(struct kv_node *));
+    return MB_OK;
+}
+
+static void drop_image(struct image *image)
+{
+    free(image->want);
+    free(image->nodes);
+}
+
+MB_API enum mb_err mb_kv_fork(mb_kv kv, mb_kv_seq parent, mb_kv_seq *out)
+{
+    struct kv_slot *from, *slot = NULL;
+    struct image image = {0};
+    enum mb_err err = MB_OK;
+
+    pthread_mutex_lock(&kv->lock);
+    from = kv_find(kv, parent, false, &err);
+    if (from)
+        err = open_slot(kv, from->max_tokens, &slot);
+    if (!err)
+        err = take_image(from, slot, &image);
+    if (!err) {
+        make_like(kv, slot, &image);
+        *out = kv_id(kv, slot);
+    } else if (slot) {
+        slot->state = KV_DEAD;
+    }
+    drop_image(&image);
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
+
+static enum mb_err check_reorder(struct mb_kv *kv, const mb_kv_seq *seqs, const uint32_t *from,
+                                 unsigned count)
+{
+    enum mb_err err = MB_OK;
+
+    kv->stamp++;
+    for (unsigned i = 0; i < count; i++) {
+        struct kv_slot *slot = kv_find(kv, seqs[i], false, &err), *source;
+
+        if (!slot)
+            return err;
+        if (slot->stamp == kv->stamp)
+            return kv_fail(MB_ERR_INVALID, "sequence 0x%" PRIx64 " is named twice in one reorder",
+                           seqs[i]);
+        slot->stamp = kv->stamp;
+        if (from[i] >= count)
+            return kv_fail(MB_ERR_INVALID, "sequence %u of %u comes from number %u", i, count,
+                           from[i]);
+        source = kv_find(kv, seqs[from[i]], false, &err);
+        if (!source)
+            return err;
+        if (source->tokens > slot->max_tokens)
+            return kv_fail(MB_ERR_LIMIT,
+                           "the %u tokens of sequence 0x%" PRIx64
+                           " are beyond the reservation of 0x%" PRIx64 ", %u",
+                           source->tokens, seqs[from[i]], seqs[i], slot->max_tokens);
+    }
+    return MB_OK;
+}
+
+MB_API enum mb_err mb_kv_reorder(mb_kv kv, const mb_kv_seq *seqs, const uint32_t *from,
+                                 unsigned count)
+{
+    struct image *images = calloc(count + 1, sizeof(*images));
+    enum mb_err err;
+
+    if (!images)
+        return kv_fail(MB_ERR_HOST_MEMORY, "no host memory to reorder %u sequences", count);
+    pthread_mutex_lock(&kv->lock);
+    err = check_reorder(kv, seqs, from, count);
+    for (unsigned i = 0; !err && i < count; i++)
+        if (from[i] != i)
+            err = take_image(kv_find(kv, seqs[from[i]], false, &err),
+                             kv_find(kv, seqs[i], false, &err), &images[i]);
+    if (!err) {
+        /* All images hold their blocks before the first sequence lets go of one. */
+        for (unsigned i = 0; i < count; i++)
+            for (uint32_t j = images[i].same; j < images[i].blocks; j++)
+                kv_ref(kv, kv_block_of(images[i].want[j - images[i].same]));
+        for (unsigned i = 0; i < count; i++)
+            for (uint32_t j = 0; j < images[i].published; j++)
+                kv_node_use(kv, images[i].nodes[j]);
+        for (unsigned i = 0; i < count; i++)
+            if (from[i] != i)
+                make_like(kv, kv_find(kv, seqs[i], false, &err), &images[i]);
+        for (unsigned i = 0; i < count; i++) {
+            for (uint32_t j = images[i].published; j-- > 0;)
+                kv_node_unuse(kv, images[i].nodes[j]);
+            for (uint32_t j = images[i].blocks; j-- > images[i].same;)
+                kv_unref(kv, kv_block_of(images[i].want[j - images[i].same]));
+        }
+    }
+    for (unsigned i = 0; i < count; i++)
+        drop_image(&images[i]);
+    free(images);
+    pthread_mutex_unlock(&kv->lock);
+    return err;
+}
