@@ -13,15 +13,20 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Two tokens at a time in two chains, since long prompts are hashed whole at each lookup. */
 static uint64_t hash_of(const struct mb_kv *kv, const struct kv_node *parent, const int32_t *tokens)
 {
-    uint64_t h = (parent ? parent->hash : 0) ^ 0x9e3779b97f4a7c15u;
+    uint64_t h[2] = {(parent ? parent->hash : 0) ^ 0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u}, word;
+    uint32_t i = 0, count = kv->shape.block_tokens;
 
-    for (uint32_t i = 0; i < kv->shape.block_tokens; i++) {
-        h = (h ^ (uint32_t)tokens[i]) * 0xff51afd7ed558ccdu;
-        h ^= h >> 32;
+    for (; i + 2 <= count; i += 2) {
+        memcpy(&word, tokens + i, sizeof(word));
+        h[i / 2 % 2] = ((h[i / 2 % 2] ^ word) * 0xff51afd7ed558ccdu) ^ h[i / 2 % 2] >> 32;
     }
-    return h;
+    if (i < count)
+        h[0] = (h[0] ^ (uint32_t)tokens[i]) * 0xff51afd7ed558ccdu;
+    word = (h[0] ^ h[1] >> 29) * 0xc4ceb9fe1a85ec53u;
+    return word ^ word >> 32;
 }
 
 static struct kv_node *find(const struct mb_kv *kv, const struct kv_node *parent,
