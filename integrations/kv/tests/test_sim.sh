@@ -1,0 +1,83 @@
+#!/usr/bin/env bash
+# moonbright-kv: a slice of each trace on every cache, the experiments, and wrong input. With «full»: whole traces.
+#
+#     test_sim.sh PROGRAM DATA [full]
+set -euo pipefail
+program=$1 data=$2 full=${3-}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# check FILE PYTHON: the lines of FILE as `rows`; every assertion must hold.
+check() {
+    python3 - "$1" "$2" <<'PYTHON'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1], encoding="utf-8")]
+assert rows, "no line"
+by = {(row.get("model"), row.get("cache")): row for row in rows}
+exec(sys.argv[2])
+PYTHON
+}
+
+serve='
+for row in rows:
+    assert row["figures"] == "model" and row["refused"] == 0, row
+    assert row["requests"] == wanted and row["seconds"] > 0, row
+    assert 0 < row["ttft_p50_ms"] <= row["ttft_p99_ms"] and 0 < row["tpot_p50_ms"] <= row["tpot_p99_ms"], row
+    assert 0.5 < row["memory_efficiency"] <= 1 and 0 <= row["hit_share"] < 1, row
+for model in {row["model"] for row in rows}:
+    ours, vmm, paged = (by[model, cache] for cache in ("moonbright", "cuda-vmm", "paged-16"))
+    # The same cache and the same decisions; mappings on the driver cost more, with block tables nothing.
+    assert ours["mapping_share"] < vmm["mapping_share"] and paged["mapping_share"] == 0, (ours, vmm, paged)
+    assert by[model, "concat"]["hit_share"] == 0 < by[model, "concat"]["moving_share"]
+'
+
+if [ "$full" = full ]; then
+    "$program" serve "$data/mooncake-conversation.jsonl.gz" --stretch 6 --model llama-3-8b >"$scratch/moon"
+    check "$scratch/moon" "wanted = 12031$serve"
+    check "$scratch/moon" 'assert by["llama-3-8b", "moonbright"]["hit_share"] > 0.2, rows'
+    "$program" serve "$data/azure-llm-conv-2023.csv.gz" --model llama-3-8b >"$scratch/conv"
+    check "$scratch/conv" "wanted = 19366$serve"
+    "$program" serve "$data/azure-llm-code-2023.csv.gz" --model llama-3-8b >"$scratch/code"
+    check "$scratch/code" "wanted = 8819$serve"
+    exit
+fi
+
+"$program" serve "$data/mooncake-conversation.jsonl.gz" --requests 60 >"$scratch/moon"
+check "$scratch/moon" "wanted = 60$serve"
+check "$scratch/moon" 'assert len(rows) == 12 and by["llama-2-7b", "moonbright"]["hit_share"] > 0'
+"$program" serve "$data/azure-llm-code-2023.csv.gz" --requests 200 --model llama-3-8b --commit me >"$scratch/code"
+check "$scratch/code" 'assert rows[0]["what"] == "run" and rows[0]["commit"] == "me" and len(rows) == 5'
+# The same input is the same output.
+"$program" beam --model llama-3-8b --cache moonbright >"$scratch/beam1"
+"$program" beam --model llama-3-8b --cache moonbright >"$scratch/beam2"
+cmp "$scratch/beam1" "$scratch/beam2"
+check "$scratch/beam1" 'assert all(0 < row["copies"] <= row["width"] * row["batch"] * row["steps"] for row in rows)'
+"$program" prefix --model llama-3-8b >"$scratch/prefix"
+check "$scratch/prefix" '
+assert len(rows) == 4 * 24
+for row in rows:
+    assert row["hit"] <= row["tokens"] * row["share"] and row["ttft_ms"] >= row["compute_ms"], row
+    assert row["cache"] == "concat" or row["hit"] > row["tokens"] * row["share"] - 16, row'
+"$program" attach --samples 3 >"$scratch/attach"
+check "$scratch/attach" 'assert rows[0]["batches"] == 1 and rows[0]["operations"] == 1 and rows[0]["pages"] == 1024, rows'
+
+# wrong STATUS WORD ARGUMENTS...
+wrong() {
+    local status=0
+    "$program" "${@:3}" >"$scratch/out" 2>&1 || status=$?
+    if [ "$status" != "$1" ] || ! grep -q -- "$2" "$scratch/out"; then
+        echo "moonbright-kv ${*:3}: status $status: $(cat "$scratch/out")"
+        exit 1
+    fi
+}
+wrong 2 'no such command' sing
+wrong 2 'wants a trace' serve
+wrong 1 'cannot be read' serve "$scratch/missing"
+wrong 2 'no model' beam --model gpt-9
+wrong 2 'not known' beam --cache fog
+wrong 2 'no option' beam --colour red
+wrong 2 'a number from' serve x --stretch -1
+printf '{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [1]}\n' >"$scratch/short"
+wrong 1 'line 1 is no request' serve "$scratch/short"
+printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,x,1\n' >"$scratch/azure"
+wrong 1 'line 2 is no request' serve "$scratch/azure"
