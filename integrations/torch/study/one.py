@@ -1,0 +1,138 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""One workload under one allocator; prints one JSON object.
+
+    one.py WORKLOAD ALLOCATOR [--steps N] [--seconds S] [--batch X] [--cap BYTES] [--tables MODE] [--tiny]
+
+ALLOCATOR: default, expandable (PyTorch's own, with expandable segments), moonbright, or none (on the CPU; times and
+losses only). --cap limits the memory held from the driver. It ends by itself after --seconds: what was done until then is
+reported, with "complete": false.
+"""
+import argparse
+import json
+import os
+import pathlib
+import platform
+import random
+import statistics
+import sys
+import time
+
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent)]
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("workload")
+    parser.add_argument("allocator", choices=("default", "expandable", "moonbright", "none"))
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--seconds", type=float, default=45)
+    parser.add_argument("--batch", type=float, default=1.0)
+    parser.add_argument("--cap", type=int, default=0)
+    parser.add_argument("--tables", choices=("inline", "isolated", "driver"))
+    parser.add_argument("--tiny", action="store_true")
+    return parser.parse_args()
+
+
+def prepare(options):
+    """What must be set before PyTorch is imported or has used the device."""
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    if options.allocator == "expandable":
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if options.allocator != "moonbright":
+        return
+    import moonbright
+    config = [f"tables:{options.tables}"] if options.tables else []
+    if options.cap:
+        config.append(f"limit:{options.cap}")
+    moonbright.enable(",".join(["backend:cuda", *config]))
+
+
+def seed(torch):
+    random.seed(0)
+    torch.manual_seed(0)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cudnn.benchmark = False
+
+
+def memory(options, torch):
+    """Peaks in bytes and calls of the driver, as the allocator itself counts them."""
+    if options.allocator == "none":
+        return {}
+    if options.allocator != "moonbright":
+        stats = torch.cuda.memory_stats()
+        return {"allocated_peak_bytes": stats["allocated_bytes.all.peak"],
+                "requested_peak_bytes": stats["requested_bytes.all.peak"],
+                "reserved_peak_bytes": stats["reserved_bytes.all.peak"],
+                "retries": stats["num_alloc_retries"],
+                "driver_calls": stats["num_device_alloc"] + stats["num_device_free"],
+                "requests": stats["allocation.all.allocated"]}
+    import moonbright
+    stats = moonbright.device().stats()
+    moonbright.device().check()
+    return {"allocated_peak_bytes": stats["allocated_peak_bytes"],
+            "requested_peak_bytes": stats["requested_peak_bytes"],
+            "reserved_peak_bytes": stats["reserved_peak_bytes"],
+            "retries": moonbright.memory_stats()["num_alloc_retries"],
+            "driver_calls": stats["grows"] + stats["trims"], "map_batches": stats["map_batches"],
+            "requests": stats["malloc_calls"], "stitches": stats["stitches"],
+            "tables": moonbright.device().tables, "bad_frees": moonbright.counts()["bad_frees"]}
+
+
+def run(options, torch, workload):
+    device = "cpu" if options.allocator == "none" else "cuda"
+    synchronize = (lambda: None) if device == "cpu" else torch.cuda.synchronize
+    losses, times, error, deadline = [], [], "", time.monotonic() + options.seconds
+    try:
+        steps = workload(device, options.batch, options.tiny)
+        while len(losses) < options.steps and time.monotonic() < deadline:
+            synchronize()
+            start = time.perf_counter()
+            losses.append(next(steps))
+            synchronize()
+            times.append(1000 * (time.perf_counter() - start))
+    except torch.OutOfMemoryError as failure:
+        error = "out of memory: " + str(failure).splitlines()[0][:300]
+    return losses, times, error
+
+
+def main():
+    options = arguments()
+    try:
+        prepare(options)
+        import torch
+        from workloads import WORKLOADS
+        if options.workload not in WORKLOADS:
+            sys.exit(f"one.py: no workload {options.workload!r}; there are {', '.join(WORKLOADS)}")
+        if options.allocator != "none" and not torch.cuda.is_available():
+            print(f"SKIP: {options.workload} {options.allocator}: PyTorch finds no GPU here")
+            sys.exit(77)
+        seed(torch)
+        if options.cap and options.allocator in ("default", "expandable"):
+            torch.cuda.set_per_process_memory_fraction(
+                min(1.0, options.cap / torch.cuda.get_device_properties(0).total_memory))
+        start = time.monotonic()
+        losses, times, error = run(options, torch, WORKLOADS[options.workload])
+    except ImportError as failure:
+        print(f"SKIP: {options.workload} {options.allocator}: {failure}")
+        sys.exit(77)
+    except RuntimeError as failure:
+        sys.exit(f"FAILED: {options.workload} {options.allocator}: {type(failure).__name__}: {failure}")
+    steady = times[1:] or times
+    result = {"what": "torch-study", "workload": options.workload, "allocator": options.allocator,
+              "configured_tables": options.tables, "batch": options.batch, "cap_bytes": options.cap, "tiny": options.tiny,
+              "steps": len(losses), "complete": len(losses) == options.steps, "error": error,
+              "wall_s": round(time.monotonic() - start, 2),
+              "step_ms": {"first": round(times[0], 3), "median": round(statistics.median(steady), 3),
+                          "p99": round(sorted(steady)[min(len(steady) - 1, int(0.99 * len(steady)))], 3),
+                          "all": [round(t, 3) for t in times]} if times else None,
+              "losses_hex": [loss.hex() for loss in losses], **memory(options, torch),
+              "device": torch.cuda.get_device_name() if options.allocator != "none" else platform.processor() or "CPU",
+              "torch": torch.__version__}
+    if result.get("reserved_peak_bytes"):
+        result["efficiency"] = round(result["allocated_peak_bytes"] / result["reserved_peak_bytes"], 5)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
