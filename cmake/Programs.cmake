@@ -23,8 +23,8 @@ else()
     mb_summary("command" "not built: cli/main.c is missing")
 endif()
 
-# examples/<name>.c: a user's program, so public header and shared library only.
-mb_glob(mb_examples examples/*.c)
+# examples/<name>.c and examples/c/<name>.c: a user's program, so public header and shared library only.
+mb_glob(mb_examples examples/*.c examples/c/*.c)
 foreach(file IN LISTS mb_examples)
     get_filename_component(name ${file} NAME_WE)
     add_executable(example_${name} ${file})
