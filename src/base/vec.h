@@ -24,31 +24,24 @@
         size_t count, capacity;                                                                    \
     }
 
+/* The slow half of mb__vec_reserve(), in vec.c. */
+bool mb__vec_grow(void *data, size_t *capacity, size_t need, size_t item_bytes);
+
 /* Makes room for `need` items in all. `data` is the address of the data pointer, whatever its type.
  */
 static inline bool mb__vec_reserve(void *data, size_t *capacity, size_t need, size_t item_bytes)
 {
-    size_t wanted = *capacity < 8 ? 8 : *capacity + *capacity / 2;
-    void *old, *grown;
-
-    if (need <= *capacity)
-        return true;
-    if (wanted < need)
-        wanted = need;
-    if (wanted > PTRDIFF_MAX / item_bytes)
-        return false;
-    memcpy(&old, data, sizeof(old));
-    grown = realloc(old, wanted * item_bytes);
-    if (!grown)
-        return false;
-    memcpy(data, &grown, sizeof(grown));
-    *capacity = wanted;
-    /* cppcheck-suppress memleak ; *data owns it now */
-    return true;
+    return need <= *capacity || mb__vec_grow(data, capacity, need, item_bytes);
 }
 
+#if defined(__clang_analyzer__) /* sees one file at a time: room means that there is an array */
+#define MB__VEC_TOLD(vec) ((vec)->data || (__builtin_unreachable(), false))
+#else
+#define MB__VEC_TOLD(vec) true
+#endif
 #define MB_VEC_RESERVE(vec, need)                                                                  \
-    mb__vec_reserve(&(vec)->data, &(vec)->capacity, (need), sizeof(*(vec)->data)) /* NOLINT */
+    (mb__vec_reserve(&(vec)->data, &(vec)->capacity, (need), sizeof(*(vec)->data)) && /* NOLINT */ \
+     MB__VEC_TOLD(vec))
 /* false: no host memory, nothing changed. Evaluates `vec` several times. */
 #define MB_VEC_PUSH(vec, value)                                                                    \
     (MB_VEC_RESERVE((vec), (vec)->count + 1) && ((vec)->data[(vec)->count++] = (value), true))

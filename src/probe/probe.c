@@ -142,7 +142,7 @@ static enum mb_err least(struct probe *p, uint32_t count, unsigned flags, bool m
 
 static enum mb_err batches(struct probe *p)
 {
-    struct cost nop, one, many, whole, range;
+    struct cost nop = {0}, one = {0}, many = {0}, whole = {0}, range = {0};
     double *v = p->found.value;
     enum mb_err err = least(p, 0, 0, false, &nop);
 

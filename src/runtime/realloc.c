@@ -77,14 +77,15 @@ static enum mb_err grow_in_place(struct mb_device *dev, struct mb__block *block,
 {
     struct mb__request req = {.dev = dev, .pool = block->pool, .block = block};
     uint64_t more = bytes - block->bytes;
-    struct mb__node *last;
+    struct mb__node *last, *behind;
     enum mb_err err = mb__heap_prepare(&block->pool->heap, 2);
 
     if (err)
         return err;
-    if (!free_behind(block, more) || !window_reaches(block, more))
+    behind = free_behind(block, more);
+    if (!behind || !window_reaches(block, more))
         return MB_ERR_NO_MEMORY;
-    mb__take_range(&req, free_behind(block, more)->addr, more);
+    mb__take_range(&req, behind->addr, more);
     last = last_but_one(block);
     mb__heap_join_used(&block->pool->heap, last, last->piece_next);
     if (block->window) {

@@ -143,15 +143,14 @@ uint64_t mb__stream_clock(const struct mb__stream *stream, const struct mb__stre
 
 static enum mb_err clock_reserve(struct mb__stream *stream, uint32_t count)
 {
-    uint64_t *clock;
+    size_t room = stream->clock_count;
 
     if (count <= stream->clock_count)
         return MB_OK;
-    clock = realloc(stream->clock, count * sizeof(*clock));
-    if (!clock)
+    if (!mb__vec_reserve(&stream->clock, &room, count, sizeof(*stream->clock)))
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the clock of a stream");
-    memset(clock + stream->clock_count, 0, (count - stream->clock_count) * sizeof(*clock));
-    stream->clock = clock;
+    memset(stream->clock + stream->clock_count, 0,
+           (count - stream->clock_count) * sizeof(*stream->clock));
     stream->clock_count = count;
     return MB_OK;
 }

@@ -594,8 +594,8 @@ enum mb_err mb__vmm_sleep(struct mb_device *dev, void *va, uint64_t bytes, mb_st
 /* Frames for the sleeping pages of a range; both arrays are the caller's to free. */
 static enum mb_err wake_frames(struct mb_device *dev, uint32_t asleep, mb_va **homes, mb_pfn **pfns)
 {
-    *homes = malloc((asleep ? asleep : 1) * sizeof(**homes));
-    *pfns = malloc((asleep ? asleep : 1) * sizeof(**pfns));
+    *homes = calloc(asleep ? asleep : 1, sizeof(**homes));
+    *pfns = calloc(asleep ? asleep : 1, sizeof(**pfns));
     if (!*homes || !*pfns)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %u frames", asleep);
     return asleep ? fill_frames(dev, asleep, *homes, *pfns) : MB_OK;

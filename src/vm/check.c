@@ -149,13 +149,15 @@ enum mb_err mb__check_refs(struct mb_vm *vm)
     err = count_entries(vm, entries, end);
     for (uint32_t page = 0; !err && page < end; page++) {
         const struct mb__frame *frame;
+        uint32_t refs;
 
         if (!vm->homes[page].slab)
             continue;
         frame = mb__frame_at(vm, vm->homes[page].frame);
-        if (mb__frame_refs(frame) != entries[page])
+        refs = frame ? mb__frame_refs(frame) : 0;
+        if (!frame || refs != entries[page])
             err = BROKEN("refs: frame %#x (home page %u) has %u references, %u entries name it",
-                         vm->homes[page].frame, page, mb__frame_refs(frame), entries[page]);
+                         vm->homes[page].frame, page, refs, entries[page]);
     }
     free(entries);
     return err;

@@ -165,7 +165,7 @@ static bool do_alloc(struct model *m, const struct step *step)
     if (err == MB_ERR_NO_MEMORY || err == MB_ERR_LIMIT)
         return m->owned + frames <= 200 && !(flags & MB_PFN_NO_GROW)
                    ? WRONG(m, "alloc of %u failed with %u of %u used: %s", frames, m->owned,
-                           DEVICE_FRAMES, mb_error_detail())
+                           (unsigned)DEVICE_FRAMES, mb_error_detail())
                    : true;
     if (err == MB_ERR_INVALID && flags & MB_PFN_NO_GROW)
         return true;

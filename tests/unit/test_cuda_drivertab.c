@@ -146,7 +146,7 @@ static struct calls batch(struct rig *rig, uint32_t slot, uint32_t count, uint32
         pfns[i] = (mb_pfn){(frame + i) * (uint32_t)MB_FRAME_PFNS};
     memset(&calls, 0, sizeof(calls));
     CHECK_OK(mb__cuda_driver_submit(&rig->dev, &rig->stream, &cmd, 1, &done));
-    while (__atomic_load_n(&rig->line[DONE_WORD], __ATOMIC_ACQUIRE) < rig->stream.order)
+    while (atomic_load_explicit(&rig->line[DONE_WORD], memory_order_acquire) < rig->stream.order)
         usleep(20);
     return calls;
 }

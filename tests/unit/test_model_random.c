@@ -124,13 +124,14 @@ static int compare_blocks(const void *a, const void *b)
 /* All of the set's answers against the members in a sorted array. */
 static void check_set(const struct model_set *set, struct model_block *blocks)
 {
-    struct model_block *sorted[BLOCKS];
+    struct model_block *sorted[BLOCKS] = {NULL};
     size_t count = 0;
     struct model_block *at = model_set_first(set);
 
     for (size_t i = 0; i < BLOCKS; i++)
         if (blocks[i].set)
             sorted[count++] = &blocks[i];
+    /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
     qsort(sorted, count, sizeof(sorted[0]), compare_blocks);
     CHECK_EQ(set->count, count);
     for (size_t i = 0; i < count; i++) {

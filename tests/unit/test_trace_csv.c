@@ -40,7 +40,7 @@ static void check_refused(const void *data, size_t size, const char *message)
         trace_close(reader);
     }
     CHECK_EQ(status, TRACE_BAD_INPUT);
-    if (strncmp(error, message, strlen(message)))
+    if (strncmp(error, message, strlen(message)) != 0)
         FAIL("message is\n  %s\nexpected\n  %s", error, message);
 }
 
@@ -453,7 +453,7 @@ TEST(a_gzip_bomb_is_refused_by_its_content_or_the_limit)
     check_refused(packed, packed_size, "t:1: the file begins with");
     free(packed);
     for (size_t i = 0; i < size; i += 2)
-        memcpy(zeros + i, "#\n", 2);
+        memcpy(zeros + i, "#\n", 2); /* NOLINT(bugprone-not-null-terminated-result): bytes */
     packed = gzip(zeros, size, &packed_size);
     CHECK_OK(trace_open_memory(packed, packed_size, "t", &small, &reader, error, sizeof(error)));
     status = trace_next(reader, &event);

@@ -89,7 +89,7 @@ static void check_open_refused(const struct pickle *p, unsigned device, const ch
 
     CHECK_EQ(trace_open_memory(p->bytes, p->size, "s", &options, &reader, error, sizeof(error)),
              TRACE_BAD_INPUT);
-    if (strncmp(error, message, strlen(message)))
+    if (strncmp(error, message, strlen(message)) != 0)
         FAIL("message is\n  %s\nexpected\n  %s", error, message);
 }
 
@@ -221,7 +221,7 @@ static void check_event_refused(void (*events)(struct pickle *p), const char *me
     while ((status = trace_next(reader, &event)) == TRACE_OK)
         ;
     CHECK_EQ(status, TRACE_BAD_INPUT);
-    if (strncmp(trace_error(reader), message, strlen(message)))
+    if (strncmp(trace_error(reader), message, strlen(message)) != 0)
         FAIL("message is\n  %s\nexpected\n  %s", trace_error(reader), message);
     trace_close(reader);
     free(p);

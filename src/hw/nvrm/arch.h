@@ -23,19 +23,19 @@ struct nvrm_arch {
     uint32_t architecture;       /* as the driver numbers it */
     uint32_t implementation_low; /* first and last implementation number of the entry */
     uint32_t implementation_high;
-    bool measured;             /* false: read in the published sources only, «not run» */
     enum nvrm_mmu mmu;         /* format of page tables */
+    bool measured;             /* false: read in the published sources only, «not run» */
     uint8_t top_level;         /* MEM_OP_C level of the root: 5 for v2, 6 for v3 */
     uint8_t semaphore_va_bits; /* of a semaphore's address in host methods */
     uint8_t copy_va_bits;      /* of a copy engine's source and destination */
     /* Whether a membar method may follow a TLB invalidate. Where not, the invalidate itself is
      * acknowledged globally and carries the system membar. */
     bool membar_after_invalidate;
+    bool usermode_params;     /* the usermode class takes struct nvrm_abi_usermode */
     uint16_t doorbell_offset; /* bytes, in the usermode region */
     uint16_t channel_class;
     uint16_t copy_class;
     uint16_t usermode_class;
-    bool usermode_params;    /* the class takes struct nvrm_abi_usermode */
     uint16_t compute_class;  /* to find other processes' contexts */
     uint16_t graphics_class; /* likewise */
     /* Copy engines to try for the helper, best first; ends with 0xff. libcuda takes low numbers. */

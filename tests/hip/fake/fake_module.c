@@ -76,7 +76,8 @@ FAKE(hipModuleLoadData, struct module **out, const void *image)
     const Elf64_Ehdr *elf = image;
 
     FAKE_ENTER();
-    if (!out || !image || memcmp(elf->e_ident, ELFMAG, SELFMAG) || elf->e_machine != MACHINE_AMDGPU)
+    if (!out || !image || memcmp(elf->e_ident, ELFMAG, SELFMAG) != 0 ||
+        elf->e_machine != MACHINE_AMDGPU)
         return FAKE_INVALID_IMAGE;
     if ((elf->e_flags & FLAGS_MACH) != MACH_GFX90A)
         return FAKE_NO_BINARY;
