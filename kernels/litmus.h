@@ -20,6 +20,9 @@ enum mb_litmus_op {
     MB_LITMUS_DELAY,    /* `value` ns */
     MB_LITMUS_SEM_WAIT, /* until semaphore `sem` >= `value`; gives up after MB_LITMUS_PATIENCE_NS */
     MB_LITMUS_SEM_SET,  /* semaphore `sem` = `value` */
+    /* A read-only load as compiled programs have it, semaphore = value, wait for value + 1, fence,
+     * the same load again; two answers. The compiler may serve the second from the first. */
+    MB_LITMUS_READ_ONLY_PAIR,
 };
 
 enum { MB_LITMUS_SEMAPHORES = 64, MB_LITMUS_ANSWERS = 4096 };

@@ -42,6 +42,17 @@ __device__ inline void litmus_wait(volatile uint64_t *sem, uint64_t value)
         ;
 }
 
+/* const and __restrict__ promise the compiler that nobody writes there while this runs. */
+__device__ inline void litmus_read_only_pair(const uint64_t *__restrict__ at, uint64_t *sem,
+                                             uint64_t value, volatile uint64_t *answer)
+{
+    answer[0] = __ldg(at);
+    *(volatile uint64_t *)sem = value;
+    litmus_wait(sem, value + 1);
+    __threadfence();
+    answer[1] = __ldg(at);
+}
+
 } // namespace
 
 extern "C" {
@@ -72,6 +83,10 @@ __global__ void mb_litmus(const struct mb_litmus_step *step, uint32_t count, uin
             break;
         case MB_LITMUS_SEM_SET:
             *(volatile uint64_t *)(sem + s.sem) = s.value;
+            break;
+        case MB_LITMUS_READ_ONLY_PAIR:
+            litmus_read_only_pair(reinterpret_cast<const uint64_t *>(s.va), sem + s.sem, s.value,
+                                  answer + s.answer);
             break;
         default: {
             uint64_t v = litmus_load(s);

@@ -95,8 +95,23 @@ static void sim_unspin(struct mb_lab *lab)
     (void)lab;
 }
 
-static enum mb_err sim_run(struct mb_lab *lab, struct mb_hw_stream *stream,
-                           const struct mb_litmus_step *steps, unsigned count, bool dependent)
+enum { PAIR_HEAD = 2, PAIR_STEPS = 5 };
+
+/* The model has no compiler: a read-only load is a non-coherent one. */
+static void pair_steps(const struct mb_litmus_step *pair, struct mb_litmus_step parts[PAIR_STEPS])
+{
+    static const enum mb_litmus_op ops[PAIR_STEPS] = {
+        MB_LITMUS_LD_NC, MB_LITMUS_SEM_SET, MB_LITMUS_SEM_WAIT, MB_LITMUS_FENCE, MB_LITMUS_LD_NC};
+
+    for (unsigned k = 0; k < PAIR_STEPS; k++) {
+        parts[k] = *pair;
+        parts[k].op = ops[k];
+        parts[k].value = pair->value + (ops[k] == MB_LITMUS_SEM_WAIT);
+        parts[k].answer = pair->answer + (k == PAIR_STEPS - 1);
+    }
+}
+
+static struct mb_sim_step sim_step(struct own *own, const struct mb_litmus_step *s)
 {
     static const enum mb_sim_step_kind kinds[] = {
         [MB_LITMUS_LD_CA] = MB_SIM_LD_CA,     [MB_LITMUS_LD_CG] = MB_SIM_LD_CG,
@@ -105,24 +120,46 @@ static enum mb_err sim_run(struct mb_lab *lab, struct mb_hw_stream *stream,
         [MB_LITMUS_DELAY] = MB_SIM_DELAY,     [MB_LITMUS_SEM_WAIT] = MB_SIM_SEM_WAIT,
         [MB_LITMUS_SEM_SET] = MB_SIM_SEM_SET,
     };
+
+    return (struct mb_sim_step){.kind = kinds[s->op],
+                                .sm = s->thread,
+                                .sem = s->sem,
+                                .va = mb__va(s->va),
+                                .value = s->value,
+                                .out = s->answer == MB_LITMUS_NO_ANSWER ? NULL
+                                                                        : &own->answer[s->answer]};
+}
+
+/* The model's kernel executes its steps one after the other: the second half of a pair comes behind
+ * the others' steps. */
+static enum mb_err sim_run(struct mb_lab *lab, struct mb_hw_stream *stream,
+                           const struct mb_litmus_step *steps, unsigned count, bool dependent)
+{
     struct own *own = own_of(lab);
+    struct mb_litmus_step pair[PAIR_STEPS];
+    bool paired = false;
+    unsigned used = 0;
 
     /* The model's programmatic launches wait for all of the launch before, as the litmus does. */
     (void)dependent;
-    if (count > MAX_STEPS)
-        return mb__fail(MB_ERR_LIMIT, "a program of %u steps; at most %d", count, MAX_STEPS);
+    if (count + PAIR_STEPS > MAX_STEPS)
+        return mb__fail(MB_ERR_LIMIT, "a program of %u steps; at most %d", count,
+                        MAX_STEPS - PAIR_STEPS);
     for (unsigned i = 0; i < count; i++) {
-        const struct mb_litmus_step *s = &steps[i];
-
-        own->step[i] = (struct mb_sim_step){
-            .kind = kinds[s->op],
-            .sm = s->thread,
-            .sem = s->sem,
-            .va = mb__va(s->va),
-            .value = s->value,
-            .out = s->answer == MB_LITMUS_NO_ANSWER ? NULL : &own->answer[s->answer]};
+        if (steps[i].op != MB_LITMUS_READ_ONLY_PAIR) {
+            own->step[used++] = sim_step(own, &steps[i]);
+            continue;
+        }
+        if (paired)
+            return mb__fail(MB_ERR_NOT_SUPPORTED, "two pairs of read-only loads in one program");
+        paired = true;
+        pair_steps(&steps[i], pair);
+        for (unsigned k = 0; k < PAIR_HEAD; k++)
+            own->step[used++] = sim_step(own, &pair[k]);
     }
-    return mb__sim_kernel(lab->hw, stream, own->step, count, MB_SIM_ROGUE);
+    for (unsigned k = PAIR_HEAD; paired && k < PAIR_STEPS; k++)
+        own->step[used++] = sim_step(own, &pair[k]);
+    return mb__sim_kernel(lab->hw, stream, own->step, used, MB_SIM_ROGUE);
 }
 
 /* A graph's chain of nodes is a chain of kernels: the model has no other notion of one. */

@@ -383,6 +383,63 @@ static enum mb_err l1_noncoherent(struct mb_lab *lab, char *answer, size_t bytes
     return l1_case(lab, MB_LITMUS_LD_NC, true, answer, bytes);
 }
 
+static enum mb_err l1_noncoherent_unfenced(struct mb_lab *lab, char *answer, size_t bytes)
+{
+    return l1_case(lab, MB_LITMUS_LD_NC, false, answer, bytes);
+}
+
+/* The store comes from another multiprocessor, which waits for the first load and tells when it has
+ * stored. `pair`: both loads are one compiled function's. */
+static enum mb_err other_sm(struct mb_lab *lab, bool pair, char *answer, size_t bytes)
+{
+    enum { SEM = 20 };
+    mb_va here, there;
+    enum mb_err err = two_addresses(lab, &here, &there);
+    const struct mb_litmus_step compiled = {
+        .op = MB_LITMUS_READ_ONLY_PAIR, .va = here.addr, .sem = SEM, .value = 1, .answer = 0};
+    const struct mb_litmus_step all[] = {
+        {.op = MB_LITMUS_LD_NC, .va = here.addr, .answer = 0},
+        {.op = MB_LITMUS_SEM_SET, .sem = SEM, .value = 1},
+        {.op = MB_LITMUS_SEM_WAIT, .thread = 1, .sem = SEM, .value = 1},
+        {.op = MB_LITMUS_ST, .thread = 1, .va = there.addr, .value = 77},
+        {.op = MB_LITMUS_FENCE, .thread = 1},
+        {.op = MB_LITMUS_SEM_SET, .thread = 1, .sem = SEM, .value = 2},
+        {.op = MB_LITMUS_SEM_WAIT, .sem = SEM, .value = 2},
+        {.op = MB_LITMUS_FENCE},
+        {.op = MB_LITMUS_LD_NC, .va = here.addr, .answer = 1},
+    };
+    struct mb_litmus_step steps[sizeof(all) / sizeof(all[0])];
+    unsigned n = 0;
+
+    if (pair)
+        steps[n++] = compiled;
+    for (unsigned i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+        if (!pair || all[i].thread)
+            steps[n++] = all[i];
+    }
+    if (!err)
+        err = mb__litmus_one(lab, FIRST_STREAM(lab), MB_LITMUS_ST, there, ID, 0);
+    if (!err)
+        err = lab->ops->run(lab, FIRST_STREAM(lab), steps, n, false);
+    if (!err)
+        err = lab->ops->sync(lab, FIRST_STREAM(lab));
+    snprintf(answer, bytes, "%s",
+             lab->answer[0] != ID   ? "no first answer"
+             : lab->answer[1] == 77 ? "new"
+                                    : "old");
+    return err;
+}
+
+static enum mb_err l1_noncoherent_far(struct mb_lab *lab, char *answer, size_t bytes)
+{
+    return other_sm(lab, false, answer, bytes);
+}
+
+static enum mb_err l1_read_only(struct mb_lab *lab, char *answer, size_t bytes)
+{
+    return other_sm(lab, true, answer, bytes);
+}
+
 static enum mb_err l1_around(struct mb_lab *lab, char *answer, size_t bytes)
 {
     bool cg = false, vol = false;
@@ -547,6 +604,18 @@ const struct mb_litmus_case mb__litmus_cases[] = {
               "old", false},
      .off_mutants = MB_LITMUS_OFF_L1,
      .run = l1_noncoherent},
+    {.info = {"l1-noncoherent-unfenced", "Does a non-coherent load see it without a fence?", "L4",
+              "old", false},
+     .off_mutants = MB_LITMUS_OFF_L1,
+     .run = l1_noncoherent_unfenced},
+    {.info = {"l1-noncoherent-far", "Does it, when another multiprocessor stores and both fence?",
+              "L4", "old", false},
+     .off_mutants = MB_LITMUS_OFF_L1,
+     .run = l1_noncoherent_far},
+    {.info = {"l1-read-only", "Does the second of two compiled read-only loads see it?", "L4",
+              "old", false},
+     .off_mutants = MB_LITMUS_OFF_L1,
+     .run = l1_read_only},
     {.info = {"kernel-boundary", "Does L1 outlive a kernel?", "L5", ACROSS, false},
      .off_mutants = MB_LITMUS_OFF_BOUNDARY,
      .run = kernel_boundary},
