@@ -8,6 +8,16 @@
 #include "kernels/cuda/program.h"
 #include "kernels/pte_pop.h"
 
+/* Words that the helper shares lie in device memory; it sees them at system scope. */
+#define MB_TICKET_FN __device__ inline
+#define MB_TICKET_LOAD(at) load_acquire(at)
+#define MB_TICKET_PEEK(at) load_relaxed(at)
+#define MB_TICKET_CAS(at, old, wanted)                                                             \
+    atomicCAS(reinterpret_cast<unsigned long long *>(at), (unsigned long long)(old),               \
+              (unsigned long long)(wanted))
+#define MB_TICKET_MAX(at, value)                                                                   \
+    ((void)atomicMax(reinterpret_cast<unsigned long long *>(at), (unsigned long long)(value)))
+
 namespace
 {
 
@@ -23,6 +33,16 @@ __device__ inline uint64_t load_acquire(uint64_t address)
     asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(address) : "memory");
     return v;
 }
+
+__device__ inline uint64_t load_relaxed(uint64_t address)
+{
+    uint64_t v;
+
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(address) : "memory");
+    return v;
+}
+
+#include "kernels/cuda/ticket.h"
 
 __device__ inline uint64_t now_ns()
 {
@@ -75,38 +95,43 @@ __device__ inline void write_entries(const struct mb_pop_head &head, const List 
     }
 }
 
-/* Ends the context rather than returning without the answer. */
+/* Ends the context rather than going on without the answer. */
+__device__ inline void give_up(uint64_t value, uint64_t error_at)
+{
+    volatile uint64_t *error = reinterpret_cast<volatile uint64_t *>(error_at);
+
+    error[1] = value;
+    __threadfence_system();
+    error[0] = MB_POP_NO_ANSWER;
+    __threadfence_system();
+    __trap();
+}
+
 __device__ inline void await(uint64_t answer, uint64_t value, uint64_t timeout_ns,
                              uint64_t error_at)
 {
     uint64_t start = now_ns();
 
-    while ((int64_t)(load_acquire(answer) - value) < 0) {
-        if (now_ns() - start > timeout_ns) {
-            volatile uint64_t *error = reinterpret_cast<volatile uint64_t *>(error_at);
-
-            error[1] = value;
-            __threadfence_system();
-            error[0] = MB_POP_NO_ANSWER;
-            __threadfence_system();
-            __trap();
-        }
+    while (!mb_ticket_answered(answer, value)) {
+        if (now_ns() - start > timeout_ns)
+            give_up(value, error_at);
     }
 }
 
-/* See program.h: the smallest ticket whose invalidate has certainly not started. */
-__device__ inline void invalidate(const struct mb_pop_head &head)
+/* The clock is slow to read: only every 64th look at the answer is followed by one at the clock. */
+__device__ inline void await_fast(uint64_t answer, uint64_t value, uint64_t timeout_ns,
+                                  uint64_t error_at)
 {
-    uint64_t request = load_acquire(head.request);
-    uint64_t answer = load_acquire(head.answer);
-    uint64_t ticket = request + 1;
+    uint64_t start = 0;
 
-    if ((int64_t)(answer + 2 - ticket) < 0)
-        ticket = answer + 2;
-    if ((int64_t)(ticket - request) > 0) {
-        atomicMax(reinterpret_cast<unsigned long long *>(head.request), (unsigned long long)ticket);
+    for (uint32_t looks = 1; !mb_ticket_answered(answer, value); looks++) {
+        if (looks % 64)
+            continue;
+        if (!start)
+            start = now_ns();
+        else if (now_ns() - start > timeout_ns)
+            give_up(value, error_at);
     }
-    await(head.answer, ticket, head.timeout_ns, head.error);
 }
 
 /* What must be seen before it has been made visible by a fence, or answered by the helper. */
@@ -116,15 +141,39 @@ __device__ inline void pass(uint64_t done, uint64_t value)
         asm volatile("st.relaxed.sys.global.u64 [%0], %1;" : : "l"(done), "l"(value) : "memory");
 }
 
+/* One thread's fence behind the barrier covers the stores of all (fences are cumulative), and the
+ * words are asked for while the entries are on their way. */
+template <class List>
+__device__ inline void pop_fast(const struct mb_pop_head &head, const List &list)
+{
+    struct mb_ticket_seen seen = {0, 1};
+
+    if (!threadIdx.x && head.flags & MB_POP_INVALIDATE)
+        seen = mb_ticket_look(head.request, head.answer);
+    write_entries(head, list);
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    __threadfence();
+    if (head.flags & MB_POP_INVALIDATE)
+        await_fast(head.answer, mb_ticket_fast(head.request, head.answer, seen), head.timeout_ns,
+                   head.error);
+    pass(head.done, head.done_value);
+}
+
 template <class List> __device__ inline void pop(const struct mb_pop_head &head, const List &list)
 {
+    if (head.flags & MB_POP_FAST) {
+        pop_fast(head, list);
+        return;
+    }
     write_entries(head, list);
     __threadfence();
     __syncthreads();
     if (threadIdx.x)
         return;
     if (head.flags & MB_POP_INVALIDATE)
-        invalidate(head);
+        await(head.answer, mb_ticket(head.request, head.answer), head.timeout_ns, head.error);
     pass(head.done, head.done_value);
 }
 
@@ -180,7 +229,10 @@ __global__ void mb_await(const __grid_constant__ struct mb_await a)
                      :
                      : "l"(a.announce), "l"(a.announce_value)
                      : "memory");
-    await(a.answer, a.answer_value, a.timeout_ns, a.error);
+    if (a.flags & MB_POP_FAST)
+        await_fast(a.answer, a.answer_value, a.timeout_ns, a.error);
+    else
+        await(a.answer, a.answer_value, a.timeout_ns, a.error);
     pass(a.done, a.done_value);
 }
 

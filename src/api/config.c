@@ -25,6 +25,8 @@ static const uint64_t BY_DEFAULT = UINT64_MAX; /* a key that nobody gave */
 /* What base's parser fills. Owner: the stack of mb__config_read(). */
 struct texts {
     const char *backend, *tables, *model;
+    const char *helper_engine, *helper_wait, *helper_end, *kernels;
+    uint64_t helper_slice;
     int policy, growth;
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
     uint64_t release_threshold, wait_ms;
@@ -37,6 +39,11 @@ struct texts {
 
 static const char *const backends[] = {"sim", "cuda", "hip", NULL};
 static const char *const tables[] = {"inline", "isolated", "driver", NULL};
+static const char *const engines[] = {"list", "apart", "0", "1", "2", "3", "4",
+                                      "5",    "6",     "7", "8", "9", NULL};
+static const char *const waits[] = {"hold", "switch", NULL};
+static const char *const ends[] = {"drop", "drain", NULL};
+static const char *const kernel_forms[] = {"plain", "fast", NULL};
 static const char *const models[] = {"h200", "a100", "mi210", NULL};
 static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
 static const char *const growths[] = {"tight", "fast", "patient", NULL}; /* enum mb__growth */
@@ -59,6 +66,15 @@ static const struct mb_conf_key keys[] = {
     {"self_heal", MB_CONF_BOOL, FIELD(self_heal), 0, 0, NULL,
      "faults on stale invalid entries replay"},
     {"force", MB_CONF_BOOL, FIELD(force), 0, 0, NULL, "go on though others use the GPU (cuda)"},
+    {"helper_engine", MB_CONF_NAME, FIELD(helper_engine), 0, 0, engines,
+     "copy engine of helper channels (cuda)"},
+    {"helper_wait", MB_CONF_NAME, FIELD(helper_wait), 0, 0, waits,
+     "how prepared invalidates wait (cuda)"},
+    {"helper_end", MB_CONF_NAME, FIELD(helper_end), 0, 0, ends,
+     "what becomes of them at close (cuda)"},
+    {"helper_slice_us", MB_CONF_U64, FIELD(helper_slice), 0, 1000000, NULL,
+     "time slice of helper channels; 0: the driver's (cuda)"},
+    {"kernels", MB_CONF_NAME, FIELD(kernels), 0, 0, kernel_forms, "forms of pte_pop (cuda)"},
     {"policy", MB_CONF_CHOICE, FIELD(policy), 0, 0, policies, "how stale translations are avoided"},
     {"deferred", MB_CONF_BOOL, FIELD(deferred), 0, 0, NULL, "frames return before the invalidate"},
     {"guard", MB_CONF_BOOL, FIELD(guard), 0, 0, NULL, "an unused group behind each window"},
@@ -143,6 +159,11 @@ static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
                .explore = texts->explore,
                .no_oracle = !texts->oracle,
                .force = texts->force,
+               .helper_engine = texts->helper_engine,
+               .helper_wait = texts->helper_wait,
+               .helper_end = texts->helper_end,
+               .helper_slice_us = (uint32_t)texts->helper_slice,
+               .kernels = texts->kernels,
                .driver_home = texts->driver_home,
                .walk_ahead = texts->walk_ahead,
                .self_heal = texts->self_heal},

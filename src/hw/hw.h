@@ -120,6 +120,7 @@ struct mb_hw_caps {
 /* What a backend is opened with; zero means default. Parsed by api/config. */
 struct mb_hw_config {
     int ordinal;
+    uint32_t helper_slice_us;     /* cuda: time slice of helper channels; 0: the driver's */
     uint64_t device_memory_bytes; /* sim: size of the device; others: a cap */
     uint64_t seed;                /* sim: schedule exploration */
     const char *model;            /* sim: "h200" (default), "a100", "mi210" */
@@ -127,10 +128,15 @@ struct mb_hw_config {
     bool explore;                 /* sim: pick among all runnable commands at random, not by time */
     bool no_oracle;               /* sim: translate but do not judge */
     bool force;                   /* cuda: go on although another process uses the GPU */
-    bool driver_home;  /* sim: behave as a backend whose driver maps homes and primes windows */
-    bool walk_ahead;   /* sim: walks run past a block's end into the next group */
-    bool self_heal;    /* sim: SM faults on stale invalid entries replay (CUDA context) */
-    char profile[256]; /* file of measured facts (hw/profile.h); "": built-in knowledge */
+    bool driver_home; /* sim: behave as a backend whose driver maps homes and primes windows */
+    bool walk_ahead;  /* sim: walks run past a block's end into the next group */
+    bool self_heal;   /* sim: SM faults on stale invalid entries replay (CUDA context) */
+    /* cuda: helper channels and kernels; NULL and 0 are the ways that have been measured */
+    const char *helper_engine; /* copy engine: "list" (default), "apart", or its number */
+    const char *helper_wait;   /* of prepared invalidates: "hold" (default) or "switch" */
+    const char *helper_end;    /* of prepared invalidates at close: "drop" (default), "drain" */
+    const char *kernels;       /* "plain" (default) or "fast": forms of pte_pop's waits */
+    char profile[256];         /* file of measured facts (hw/profile.h); "": built-in knowledge */
 };
 
 /* Results of device work so far; monotonic. */

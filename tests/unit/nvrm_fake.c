@@ -472,6 +472,34 @@ static uint32_t schedule(struct nvrm_fake *f, nvrm_handle group, const struct nv
     return nvrm_fake_object(f, group) ? 0 : STATUS_INVALID_OBJECT;
 }
 
+static int engine_of(uint32_t type)
+{
+    if (type >= NVRM_ENGINE_COPY10)
+        return (int)(type - NVRM_ENGINE_COPY10) + 10;
+    return (int)(type - NVRM_ENGINE_COPY0);
+}
+
+static uint32_t copy_caps(struct nvrm_fake *f, struct nvrm_abi_ce_caps *p)
+{
+    int n = engine_of(p->engine_type);
+
+    if (n < 0 || n >= FAKE_ENGINES || !f->engine_mask[n])
+        return STATUS_INVALID_ARGUMENT;
+    p->caps[0] = (uint8_t)f->engine_caps[n];
+    p->caps[1] = (uint8_t)(f->engine_caps[n] >> 8);
+    return 0;
+}
+
+static uint32_t copy_mask(struct nvrm_fake *f, struct nvrm_abi_ce_mask *p)
+{
+    int n = engine_of(p->engine_type);
+
+    if (n < 0 || n >= FAKE_ENGINES)
+        return STATUS_INVALID_ARGUMENT;
+    p->mask = f->engine_mask[n];
+    return 0;
+}
+
 static uint32_t control_bytes(const struct nvrm_fake *f, uint32_t cmd)
 {
     switch (cmd) {
@@ -495,6 +523,12 @@ static uint32_t control_bytes(const struct nvrm_fake *f, uint32_t cmd)
         return sizeof(struct nvrm_abi_c2c_info);
     case NVRM_CMD_GROUP_SCHEDULE:
         return f->series->schedule_bytes;
+    case NVRM_CMD_GROUP_TIMESLICE:
+        return sizeof(struct nvrm_abi_timeslice);
+    case NVRM_CMD_CE_CAPS:
+        return sizeof(struct nvrm_abi_ce_caps);
+    case NVRM_CMD_CE_MASK:
+        return sizeof(struct nvrm_abi_ce_mask);
     case NVRM_CMD_WORK_SUBMIT_TOKEN:
         return sizeof(struct nvrm_abi_token);
     case NVRM_CMD_CC_CAPABILITIES:
@@ -542,6 +576,13 @@ static uint32_t control(struct nvrm_fake *f, const struct nvrm_abi_control *a)
         return f->has_c2c ? 0 : NVRM_STATUS_NOT_SUPPORTED;
     case NVRM_CMD_GROUP_SCHEDULE:
         return schedule(f, a->object, p);
+    case NVRM_CMD_GROUP_TIMESLICE:
+        f->timeslice_us = ((struct nvrm_abi_timeslice *)p)->us;
+        return nvrm_fake_object(f, a->object) ? 0 : STATUS_INVALID_OBJECT;
+    case NVRM_CMD_CE_CAPS:
+        return copy_caps(f, p);
+    case NVRM_CMD_CE_MASK:
+        return copy_mask(f, p);
     case NVRM_CMD_WORK_SUBMIT_TOKEN:
         ((struct nvrm_abi_token *)p)->token = a->object ^ 0x1234;
         return nvrm_fake_object(f, a->object) ? 0 : STATUS_INVALID_OBJECT;

@@ -29,6 +29,7 @@ enum {
     FAKE_MAPS = 256,
     FAKE_PHYS_BYTES = 1 << 20,
     FAKE_FIRST_FD = 1000,
+    FAKE_ENGINES = 20,
     /* a memory object of another client of this process, as libcuda has them */
     FAKE_FOREIGN_SUBDEVICE = 0x5c000003,
     FAKE_FOREIGN_CHANNEL = 0x5c00001c,
@@ -86,9 +87,12 @@ struct nvrm_fake {
     struct nvrm_abi_cc_caps cc;
     bool has_cc, has_c2c;
     struct nvrm_abi_c2c_info c2c;
-    bool not_root;        /* refuse what needs CAP_SYS_ADMIN */
-    uint32_t bad_engines; /* bit n: copy engine n takes no channel */
-    bool high_va;         /* GPU addresses beyond 40 bits */
+    bool not_root;                      /* refuse what needs CAP_SYS_ADMIN */
+    uint16_t engine_caps[FAKE_ENGINES]; /* of the copy engines: both bytes, the first one low */
+    uint32_t engine_mask[FAKE_ENGINES]; /* 0: there is no such engine */
+    uint64_t timeslice_us;              /* last one that was set */
+    uint32_t bad_engines;               /* bit n: copy engine n takes no channel */
+    bool high_va;                       /* GPU addresses beyond 40 bits */
 
     /* failures: the n-th making call (1 is the next); 0: none */
     unsigned fail_at;

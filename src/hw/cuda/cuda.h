@@ -12,6 +12,7 @@
  *   home.c       address space, slabs          window.c    donor-primed windows, their tables
  *   inline.c     a kernel writes the entries   isolated.c  a helper's copy engine writes them
  *   drivertab.c  the driver writes them        refill.c    prepared invalidates, watchdog
+ *   helper.c     how helper channels are made and wait
  *   lifetime.c   exits, signals, fork, resets  describe.c  what could be opened here, why not
  *   work.c       fill, verify, copy            pages.c     device memory read over BAR1
  *   late.c       libcuda was there before us   got.c       redirected imports
@@ -34,6 +35,7 @@
 #include "hw/hw.h"
 #include "hw/nvrm/client.h"
 #include "hw/nvrm/memory.h"
+#include "hw/nvrm/push.h"
 #include "kernels/cuda/program.h"
 
 enum mb_cuda_tables { MB_CUDA_DRIVER, MB_CUDA_INLINE, MB_CUDA_ISOLATED };
@@ -56,6 +58,15 @@ enum {
     MB_SHARED_STREAM = 65536, /* isolated: per stream {announce, done}, 256 bytes apart */
     MB_SHARED_STREAM_STEP = 256,
     MB_SHARED_STREAM_DONE = 128,
+};
+
+/* How helper channels are made; constant once the device is open. */
+struct mb_cuda_helper {
+    int engine;        /* copy engine; -1: first of the GPU's list that works; -2: not settled */
+    int rescue_engine; /* of the rescue channel */
+    bool hold;         /* prepared invalidates keep their engine's queue while they wait */
+    bool drain;        /* let them run at close instead of dropping a channel that waits */
+    uint32_t slice_us; /* 0: the driver's */
 };
 
 struct mb_cuda_queue;  /* isolated.c: a helper channel with its staging ring */
@@ -200,11 +211,13 @@ struct mb_cuda {
     struct nvrm_mem *shared_rm; /* the shared page as our client's object */
     uint64_t list_va;           /* inline: 2 MiB of application VA that shows leaf tables */
     unsigned list_used;         /* pages of it handed out; table_lock */
+    struct mb_cuda_helper helper;
     struct mb_cuda_refill *refill;
     struct mb_cuda_worker *worker;
 
     _Atomic uint64_t batches, entries, invalidates;
     bool force;
+    bool fast;               /* kernels: shorter waits; constant after open */
     uint32_t param_frames;   /* inline: longest list that travels in launch parameters */
     _Atomic unsigned queues; /* isolated: helper channels of streams */
     bool targeted;           /* isolated: invalidate only the range that a batch names */
@@ -347,6 +360,14 @@ enum mb_err mb__cuda_driver_adopt(struct mb_cuda *dev, mb_va va, uint64_t bytes,
 void mb__cuda_driver_disown(struct mb_cuda *dev, struct mb_hw_view *view);
 enum mb_err mb__cuda_driver_read_slots(struct mb_cuda *dev, const struct mb_hw_view *view,
                                        uint32_t first, uint32_t count, struct mb_pte *out);
+
+/* --- helper.c --- */
+/* Reads the configuration into dev->helper and dev->fast; MB_ERR_CONFIG for unknown values. */
+enum mb_err mb__cuda_helper_config(struct mb_cuda *dev, const struct mb_hw_config *config);
+/* Settles engines that depend on the GPU. Asks the driver only for helper_engine:apart. */
+enum mb_err mb__cuda_helper_engines(struct mb_cuda *dev);
+/* One prepared invalidate: number n of the inline queue. */
+void mb__cuda_helper_encode(const struct mb_cuda *dev, struct nvrm_push *push, uint64_t n);
 
 /* --- refill.c --- */
 enum mb_err mb__cuda_refill_start(struct mb_cuda *dev);

@@ -179,6 +179,8 @@ static enum mb_err launch(struct builder *b, bool last)
             : b->used <= MB_POP_LIST_M ? dev->pop_m
             : b->used <= MB_POP_LIST_L ? dev->pop_l
                                        : dev->pop_xl;
+    if (dev->fast)
+        h->flags |= MB_POP_FAST;
     if (last && b->seq) {
         h->done = b->stream->timeline_dev;
         h->done_value = b->seq;

@@ -62,8 +62,10 @@ struct builder {
 enum mb_err mb__cuda_queue_create(struct mb_cuda *dev, struct mb_hw_stream *stream,
                                   struct mb_cuda_queue **out)
 {
-    struct nvrm_channel_request request = {
-        .ring_entries = 4096, .push_bytes = 1u << 20, .copy_engine = -1};
+    struct nvrm_channel_request request = {.ring_entries = 4096,
+                                           .push_bytes = 1u << 20,
+                                           .copy_engine = dev->helper.engine,
+                                           .timeslice_us = dev->helper.slice_us};
     struct mb_cuda_queue *queue = calloc(1, sizeof(*queue));
     enum mb_err err;
 
@@ -311,7 +313,7 @@ static void encode(struct builder *b, const struct mb_hw_cmd *cmds, unsigned cou
     mb__nvrm_push_init(&b->push, b->dev->rm->arch, b->queue->words, MAX_WORDS);
     /* Holding the engine answers 8 us sooner, but others of the engine would wait for a time slice.
      * */
-    if (b->announce && atomic_load(&b->dev->queues) > 1)
+    if (b->announce && (atomic_load(&b->dev->queues) > 1 || !b->dev->helper.hold))
         mb__nvrm_push_acquire32(&b->push, words, (uint32_t)n);
     else if (b->announce)
         mb__nvrm_push_acquire32_hold(&b->push, words, (uint32_t)n);
@@ -363,6 +365,7 @@ static enum mb_err enqueue(struct builder *b, uint64_t n, uint64_t seq)
         .timeout_ns = MB_CUDA_ANSWER_NS,
         .done = b->stream->timeline_dev,
         .done_value = seq,
+        .flags = dev->fast ? MB_POP_FAST : 0,
     };
     void *params[] = {&a};
 

@@ -383,7 +383,9 @@ enum mb_err mb__cuda_open(const struct mb_hw_config *config, struct mb_hw_dev **
     dev->param_frames = MB_POP_LIST_XL;
     dev->limit_bytes = config->device_memory_bytes ? config->device_memory_bytes : UINT64_MAX;
     pthread_mutex_init(&dev->table_lock, NULL);
-    err = open_context(dev);
+    err = mb__cuda_helper_config(dev, config);
+    if (!err)
+        err = open_context(dev);
     if (err)
         goto undo_record;
     err = open_basics(dev);

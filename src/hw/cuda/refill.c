@@ -36,6 +36,7 @@ enum {
     WORDS_EACH = 3 * NVRM_WORDS_SEMAPHORE + NVRM_WORDS_INVALIDATE,
     PERIOD_BUSY_US = 2000,
     PERIOD_IDLE_US = 10000,
+    DRAIN_NS = 500000000, /* longest wait for all prepared invalidates */
 };
 
 struct mb_cuda_refill {
@@ -57,18 +58,6 @@ struct mb_cuda_refill {
 
 /* ------------------------------------------------------------ prepared invalidates */
 
-static void encode_one(const struct mb_cuda *dev, struct nvrm_push *push, uint64_t n)
-{
-    struct nvrm_invalidate inval = {
-        .pdb = dev->space.pdb, .aperture = NVRM_PDB_VIDMEM, .ack = true, .membar = NVRM_MEMBAR_GPU};
-
-    /* The channel has its engine to itself, so it may hold it while it waits: 2.5 us sooner. */
-    mb__nvrm_push_acquire32_hold(push, dev->shared_rm->va + MB_SHARED_ANSWER, (uint32_t)(n - 1));
-    mb__nvrm_push_acquire32_hold(push, dev->shared_rm->va + MB_SHARED_REQUEST, (uint32_t)n);
-    mb__nvrm_push_invalidate(push, &inval);
-    mb__nvrm_push_release64(push, dev->shared_rm->va + MB_SHARED_ANSWER, n, 0);
-}
-
 static enum mb_err prepare_chunk(struct mb_cuda_refill *r)
 {
     struct nvrm_push push;
@@ -76,7 +65,7 @@ static enum mb_err prepare_chunk(struct mb_cuda_refill *r)
 
     mb__nvrm_push_init(&push, r->dev->rm->arch, r->words, CHUNK * WORDS_EACH);
     for (unsigned i = 1; i <= CHUNK; i++)
-        encode_one(r->dev, &push, r->prepared + i);
+        mb__cuda_helper_encode(r->dev, &push, r->prepared + i);
     err = mb__nvrm_channel_submit(r->queue, &push, 1, 0, &r->ticket[r->head % CHUNKS]);
     if (err)
         return err;
@@ -253,12 +242,6 @@ static enum mb_err start_thread(struct mb_cuda_refill *r)
     return MB_OK;
 }
 
-/* The rescue channel must not share an engine with channels that wait most of the time. */
-static int second_engine(const struct nvrm_arch *arch)
-{
-    return arch->copy_choice[0] == 0xff || arch->copy_choice[1] == 0xff ? -1 : arch->copy_choice[1];
-}
-
 enum mb_err mb__cuda_refill_start(struct mb_cuda *dev)
 {
     struct nvrm_channel_request request = {
@@ -274,7 +257,11 @@ enum mb_err mb__cuda_refill_start(struct mb_cuda *dev)
     atomic_flag_clear(&r->rescue_busy);
     dev->refill = r;
     err = make_shared(dev);
-    small.copy_engine = second_engine(dev->rm->arch);
+    if (!err)
+        err = mb__cuda_helper_engines(dev);
+    small.copy_engine = dev->helper.rescue_engine;
+    request.copy_engine = dev->helper.engine;
+    request.timeslice_us = dev->helper.slice_us;
     if (!err)
         err = mb__nvrm_channel_create(dev->vas, &small, &r->rescue);
     if (!err && dev->tables == MB_CUDA_INLINE) {
@@ -297,6 +284,26 @@ enum mb_err mb__cuda_refill_start(struct mb_cuda *dev)
     return err;
 }
 
+/* Lets all prepared invalidates run, so that the queue is idle when it is destroyed: the driver
+ * waits about a second for a channel that waits. */
+static void drain(struct mb_cuda_refill *r)
+{
+    uint32_t words[NVRM_WORDS_SEMAPHORE];
+    struct nvrm_push push;
+    uint64_t ticket;
+    enum mb_err err;
+
+    if (!r->queue || !r->rescue || !r->head || atomic_load(&r->dev->lost))
+        return;
+    mb__nvrm_push_init(&push, r->dev->rm->arch, words, NVRM_WORDS_SEMAPHORE);
+    mb__nvrm_push_release64(&push, r->dev->shared_rm->va + MB_SHARED_REQUEST, r->prepared, 0);
+    err = mb__nvrm_channel_submit(r->rescue, &push, 1, DRAIN_NS, &ticket);
+    if (!err)
+        err = mb__nvrm_channel_idle(r->queue, DRAIN_NS);
+    if (err)
+        mb__log(MB_LOG_WARN, "cuda", "prepared invalidates are dropped: %s", mb_error_detail());
+}
+
 void mb__cuda_refill_stop(struct mb_cuda *dev)
 {
     struct mb_cuda_refill *r = dev->refill;
@@ -312,6 +319,8 @@ void mb__cuda_refill_stop(struct mb_cuda *dev)
         pthread_mutex_destroy(&r->lock);
         pthread_cond_destroy(&r->wake);
     }
+    if (dev->helper.drain)
+        drain(r);
     dev->refill = NULL;
     mb__nvrm_channel_destroy(&r->queue);
     mb__nvrm_channel_destroy(&r->rescue);

@@ -488,6 +488,9 @@ NVRM_ABI_AT(nvrm_abi_notification, status, 14);
 #define NVRM_CMD_ARCH_INFO 0x20801701u         /* subdevice */
 #define NVRM_CMD_C2C_INFO 0x2080182bu          /* subdevice */
 #define NVRM_CMD_GROUP_SCHEDULE 0xa06c0101u    /* channel group */
+#define NVRM_CMD_GROUP_TIMESLICE 0xa06c0103u   /* channel group; set */
+#define NVRM_CMD_CE_MASK 0x20802a02u           /* subdevice (root) */
+#define NVRM_CMD_CE_CAPS 0x20802a03u           /* subdevice */
 #define NVRM_CMD_WORK_SUBMIT_TOKEN 0xc36f0108u /* channel */
 #define NVRM_CMD_CC_CAPABILITIES 0xcb330101u   /* confidential-computing object */
 
@@ -620,6 +623,25 @@ struct nvrm_abi_schedule {
     uint8_t skip_enable;
 };
 NVRM_ABI_SIZE(nvrm_abi_schedule, 3);
+
+struct nvrm_abi_timeslice {
+    uint64_t us; /* in: rounded down to what the hardware can */
+};
+NVRM_ABI_SIZE(nvrm_abi_timeslice, 8);
+
+struct nvrm_abi_ce_caps {
+    uint32_t engine_type; /* in */
+    uint8_t caps[2];      /* out */
+    uint8_t pad[2];
+};
+NVRM_ABI_SIZE(nvrm_abi_ce_caps, 8);
+NVRM_ABI_AT(nvrm_abi_ce_caps, caps, 4);
+
+struct nvrm_abi_ce_mask {
+    uint32_t engine_type; /* in */
+    uint32_t mask;        /* out: physical engines behind it */
+};
+NVRM_ABI_SIZE(nvrm_abi_ce_mask, 8);
 
 struct nvrm_abi_token {
     uint32_t token; /* out: what the doorbell takes */

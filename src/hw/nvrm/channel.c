@@ -205,6 +205,16 @@ static enum mb_err make_on_some_engine(struct nvrm_channel *ch, int wanted)
     return mb__fail_in(err, "no copy engine takes a helper channel");
 }
 
+/* Before it is scheduled: a change later would push it off its engine. */
+static enum mb_err limit_slice(struct nvrm_channel *ch, uint32_t us)
+{
+    struct nvrm_abi_timeslice slice = {.us = us};
+
+    return us ? mb__nvrm_control(ch->client, ch->group, NVRM_CMD_GROUP_TIMESLICE, &slice,
+                                 sizeof slice)
+              : MB_OK;
+}
+
 static enum mb_err start(struct nvrm_channel *ch)
 {
     struct nvrm_client *client = ch->client;
@@ -277,6 +287,8 @@ enum mb_err mb__nvrm_channel_create(struct nvrm_vas *vas,
         err = make_buffers(ch);
     if (!err)
         err = make_on_some_engine(ch, request->copy_engine);
+    if (!err)
+        err = limit_slice(ch, request->timeslice_us);
     if (!err)
         err = start(ch);
     if (!err)

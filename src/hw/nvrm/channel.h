@@ -29,6 +29,7 @@ struct nvrm_channel_request {
     uint32_t ring_entries; /* a power of two, 8 to 16384; 0: 1024 */
     uint32_t push_bytes;   /* multiple of 4096; 0: 1 MiB */
     int copy_engine;       /* index of the copy engine, or -1: the GPU's list, first that works */
+    uint32_t timeslice_us; /* how long it may keep its engine from others; 0: the driver's */
     uint64_t start_timeout_ns; /* for the first, empty submission that proves it alive; 0: 2 s */
 };
 

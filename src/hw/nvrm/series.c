@@ -70,6 +70,7 @@ static const struct nvrm_series table[] = {
         .uvm_free_bytes = SIZE_OF(nvrm_abi_uvm_free_v590),
         .uvm_unregister_channel_bytes = SIZE_OF(nvrm_abi_uvm_unregister_channel_v590),
         .coherent_mode_known = true,
+        .scrub_engines = true,
     },
 };
 

@@ -25,6 +25,7 @@ struct nvrm_series {
     uint16_t uvm_free_bytes; /* 24: struct nvrm_abi_uvm_range, 16: nvrm_abi_uvm_free_v590 */
     uint16_t uvm_unregister_channel_bytes; /* 28, or 12: the _v590 structure */
     bool coherent_mode_known;              /* NVRM_INFO_COHERENT_MODE may be asked */
+    bool scrub_engines;                    /* UVM clears on engines meant for scrubbing first */
     bool uvm_mps_known;                    /* NVRM_UVM_REGISTER_MPS_CLIENT exists */
 };
 
