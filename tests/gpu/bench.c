@@ -45,13 +45,14 @@ static void report(const char *what, const char *how, uint64_t entries, struct s
     qsort(s->complete, s->count, sizeof(double), by_value);
     qsort(s->used, s->count, sizeof(double), by_value);
     snprintf(line, sizeof(line),
-             "{\"what\":\"%s\",\"how\":\"%s\",\"entries\":%" PRIu64
+             "{\"what\":\"%s\",\"how\":\"%s\",\"variant\":\"%s\",\"entries\":%" PRIu64
              ",\"samples\":%u,\"host_us\":{\"median\":%.2f,\"p99\":%.2f,\"min\":%.2f},"
              "\"complete_us\":{\"median\":%.2f,\"p99\":%.2f,\"min\":%.2f},"
              "\"used_us\":{\"median\":%.2f,\"p99\":%.2f,\"min\":%.2f}}",
-             what, how, entries, s->count, at(s->host, s->count, 0.5), at(s->host, s->count, 0.99),
-             s->host[0], at(s->complete, s->count, 0.5), at(s->complete, s->count, 0.99),
-             s->complete[0], at(s->used, s->count, 0.5), at(s->used, s->count, 0.99), s->used[0]);
+             what, how, gt_arg("name", "default"), entries, s->count, at(s->host, s->count, 0.5),
+             at(s->host, s->count, 0.99), s->host[0], at(s->complete, s->count, 0.5),
+             at(s->complete, s->count, 0.99), s->complete[0], at(s->used, s->count, 0.5),
+             at(s->used, s->count, 0.99), s->used[0]);
     printf("BENCH %s\n", line);
     if (out)
         fprintf(out, "%s\n", line);

@@ -72,7 +72,13 @@ void *gt_symbol(struct gt *t, const char *name)
 
 void gt_open(struct gt *t, const char *tables)
 {
-    struct mb_hw_config config = {.tables = tables, .force = gt_arg_u64("force", 0) != 0};
+    struct mb_hw_config config = {.tables = tables,
+                                  .force = gt_arg_u64("force", 0) != 0,
+                                  .helper_engine = gt_arg("helper_engine", NULL),
+                                  .helper_wait = gt_arg("helper_wait", NULL),
+                                  .helper_end = gt_arg("helper_end", NULL),
+                                  .helper_slice_us = (uint32_t)gt_arg_u64("helper_slice_us", 0),
+                                  .kernels = gt_arg("kernels", NULL)};
 
     memset(t, 0, sizeof(*t));
     GT_OK(mb__cuda_open(&config, &t->hw));
@@ -256,7 +262,8 @@ int main(int argc, char **argv)
         {"streams", gt_test_streams},   {"graph", gt_test_graph},     {"reset", gt_test_reset},
         {"fork", gt_test_fork},         {"broken", gt_test_broken},   {"victim", gt_test_victim},
         {"kill", gt_test_kill},         {"refused", gt_test_refused}, {"sweep", gt_test_sweep},
-        {"exit", gt_test_exit},         {"bench", gt_test_bench},     {"ready", gt_test_ready}};
+        {"exit", gt_test_exit},         {"bench", gt_test_bench},     {"ready", gt_test_ready},
+        {"variant", gt_test_variant}};
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     (void)signal(SIGALRM, on_alarm);

@@ -117,5 +117,6 @@ int gt_test_sweep(void);
 int gt_test_exit(void);
 int gt_test_bench(void);
 int gt_test_ready(void);
+int gt_test_variant(void);
 
 #endif

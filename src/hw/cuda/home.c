@@ -138,26 +138,68 @@ void mb__cuda_own(struct mb_cuda *dev, mb_pfn pfn, bool owned)
     __atomic_store_n(&dev->owned[pfn.n / MB_FRAME_PFNS], (uint8_t)owned, __ATOMIC_RELEASE);
 }
 
-/* On the way of every batch: one pass without branches. The record has one byte more than frames,
- * never set, for whatever is out of range. */
+/* Lowest and highest frame number, and all bits that occur in any. */
+struct extent {
+    uint32_t low, high, bits;
+};
+
+static inline __attribute__((always_inline)) struct extent
+extent_of(const mb_pfn *pfns, uint32_t count, struct extent e)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t pfn = pfns[i].n;
+
+        e.bits |= pfn;
+        e.low = pfn < e.low ? pfn : e.low;
+        e.high = pfn > e.high ? pfn : e.high;
+    }
+    return e;
+}
+
+#if defined(__x86_64__)
+/* Unsigned minima of several numbers at once came with SSE4.1; before, they take one at a time. */
+__attribute__((target("avx2"), optimize("O3"))) static struct extent
+extent_wide(const mb_pfn *pfns, uint32_t count, struct extent e)
+{
+    return extent_of(pfns, count, e);
+}
+#endif
+
+__attribute__((optimize("O3"))) static struct extent extent(const mb_pfn *pfns, uint32_t count,
+                                                            struct extent e)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        return extent_wide(pfns, count, e);
+#endif
+    return extent_of(pfns, count, e);
+}
+
+/* On the way of every batch: one pass for the extent, which makes the second one, over the record,
+ * safe without a look at each number. Four answers at a time do not wait for each other. */
 __attribute__((optimize("O3"))) bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns,
                                                    uint32_t count, struct mb_cuda_span *span)
 {
     const uint8_t *owned = dev->owned;
-    uint32_t limit = (uint32_t)dev->owned_frames, low = span->low, high = span->high, odd = 0;
-    unsigned good = 1;
+    struct extent e = extent(pfns, count, (struct extent){UINT32_MAX, 0, 0});
+    unsigned good[4] = {1, 1, 1, 1};
+    uint32_t i = 0;
 
-    for (uint32_t i = 0; i < count; i++) {
-        uint32_t pfn = pfns[i].n, frame = pfn / MB_FRAME_PFNS;
-
-        good &= owned[frame < limit ? frame : limit];
-        odd |= pfn;
-        low = pfn < low ? pfn : low;
-        high = pfn > high ? pfn : high;
+    span->low = e.low < span->low ? e.low : span->low;
+    span->high = e.high > span->high ? e.high : span->high;
+    if (!count)
+        return true;
+    if (e.high / MB_FRAME_PFNS >= dev->owned_frames || e.bits % MB_FRAME_PFNS)
+        return false;
+    for (; i + 4 <= count; i += 4) {
+        good[0] &= owned[pfns[i].n / MB_FRAME_PFNS];
+        good[1] &= owned[pfns[i + 1].n / MB_FRAME_PFNS];
+        good[2] &= owned[pfns[i + 2].n / MB_FRAME_PFNS];
+        good[3] &= owned[pfns[i + 3].n / MB_FRAME_PFNS];
     }
-    span->low = low;
-    span->high = high;
-    return good && odd % MB_FRAME_PFNS == 0;
+    for (; i < count; i++)
+        good[0] &= owned[pfns[i].n / MB_FRAME_PFNS];
+    return good[0] & good[1] & good[2] & good[3];
 }
 
 static mb_pfn slab_pfn(const struct mb_cuda_slab *slab, uint32_t i)
