@@ -101,6 +101,7 @@ for how in "" time trace off; do
     ok "true" env MOONBRIGHT_PRELOAD=$how "$true"
     silent "true with MOONBRIGHT_PRELOAD=$how"
 done
+# shellcheck disable=SC2016  # $0 is for the inner shell
 ok "children" bash -c '(ls / | wc -l >/dev/null) && exec env -i "$0"' "$true"
 silent children
 ok "python" python3 -c 'import ctypes; ctypes.CDLL(None).getpid()'

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* concept.cpp - the resource on the software GPU, with nothing of RMM or CUDA: what the concept of
+ * cuda::mr asks for, spelled out. */
+#include "../moonbright_resource.hpp"
+
+#include <cstdlib>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#define MUST(condition)                                                                            \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                   \
+            std::exit(1);                                                                          \
+        }                                                                                          \
+    } while (0)
+
+struct stream_ref { // as cuda::stream_ref
+    mb_stream stream;
+    mb_stream get() const
+    {
+        return stream;
+    }
+};
+struct stream_view { // as rmm::cuda_stream_view
+    mb_stream stream;
+    mb_stream value() const
+    {
+        return stream;
+    }
+};
+
+using R = moonbright::resource;
+static_assert(std::is_same_v<void *, decltype(std::declval<R &>().allocate(
+                                         stream_ref{}, std::size_t{1}, std::size_t{1}))>);
+static_assert(noexcept(std::declval<R &>().deallocate(stream_ref{}, nullptr, std::size_t{1},
+                                                      std::size_t{1})));
+static_assert(std::is_same_v<void *, decltype(std::declval<R &>().allocate_sync(std::size_t{1},
+                                                                                std::size_t{1}))>);
+static_assert(noexcept(std::declval<R &>().deallocate_sync(nullptr, std::size_t{1},
+                                                           std::size_t{1})));
+static_assert(std::is_copy_constructible_v<R> && std::is_nothrow_move_constructible_v<R>);
+
+template <class Stream> static void use(R &memory, mb_stream native)
+{
+    std::vector<std::pair<void *, std::size_t>> blocks;
+
+    for (std::size_t i = 1; i < 40; i++) {
+        std::size_t bytes = i * 77777 / 8 * 8;
+        void *p = memory.allocate(Stream{native}, bytes, 256);
+
+        MUST(!mb_fill_async(memory.device(), p, bytes, i, native));
+        blocks.push_back({p, bytes});
+    }
+    for (std::size_t i = 1; i < 40; i++) {
+        MUST(!mb_verify_async(memory.device(), blocks[i - 1].first, blocks[i - 1].second, i,
+                              native));
+        memory.deallocate(Stream{native}, blocks[i - 1].first, blocks[i - 1].second, 256);
+    }
+}
+
+int main()
+{
+    R memory{0, "backend:sim,device_memory:1GiB"};
+    R copy = memory;
+    mb_stream stream = nullptr;
+    mb_stats stats{};
+    int refused = 0;
+
+    MUST(copy == memory && !(copy != memory));
+    MUST(!mb_stream_create(memory.device(), &stream));
+    use<stream_ref>(memory, stream);
+    use<stream_view>(copy, nullptr);
+    void *p = memory.allocate_sync(1 << 20);
+    memory.deallocate_sync(p, 1 << 20);
+    try {
+        (void)memory.allocate(stream_ref{stream}, std::size_t{4} << 30);
+    } catch (const std::bad_alloc &e) {
+        refused += std::string{e.what()}.find("MB_ERR_NO_MEMORY") != std::string::npos;
+    }
+    try {
+        (void)memory.allocate(stream_ref{stream}, 64, 4096);
+    } catch (const moonbright::bad_alloc &) {
+        refused++;
+    }
+    MUST(refused == 2);
+    R borrowed{memory.device()};
+    MUST(borrowed == memory);
+    MUST(!mb_device_sync(memory.device()) && !mb_stats_get(memory.device(), &stats));
+    MUST(stats.wrong_words == 0 && stats.wrong_accesses == 0 && stats.live_blocks == 0);
+    MUST(!mb_stream_destroy(memory.device(), stream));
+    std::puts("ok");
+    return 0;
+}
