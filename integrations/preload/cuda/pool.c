@@ -84,7 +84,9 @@ cu_pool cuda_pool_vendor(struct cuda_pool *pool, int *result)
 {
     cu_pool handle = NULL;
 
-    *result = REAL(device_default_pool, &handle, pool->ordinal);
+    /* One that went with its context is nobody's. */
+    *result = pool->is_default || pool->pool ? REAL(device_default_pool, &handle, pool->ordinal)
+                                             : CU_INVALID_VALUE;
     return handle;
 }
 
@@ -378,12 +380,10 @@ CUDA(cuMemPoolExportToShareableHandle, void *out, cu_pool handle, int type, uint
 
 CUDA(cuDeviceGetDefaultMemPool, cu_pool *out, int device)
 {
-    if (!out || !core_serves(device))
-        return REAL(device_default_pool, out, device);
     /* The driver judges the device. */
     int result = REAL(device_default_pool, out, device);
 
-    if (!result)
+    if (!result && out && core_serves(device))
         *out = handle_of(&defaults[device]);
     return result;
 }

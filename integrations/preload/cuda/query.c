@@ -75,13 +75,23 @@ static int of_frames(const struct place *place, int attribute, void *out)
         return CU_OK;
     case ATTR_RDMA_CAPABLE:
     case ATTR_SYNC_MEMOPS:
-        *(int *)out = 0;
+        *(unsigned char *)out = 0;
         return CU_OK;
     case ATTR_P2P_TOKENS:
         return refuse_tokens(place);
     default:
         return CU_INVALID_VALUE;
     }
+}
+
+/* Flags that are the same for a block and the mapping that it lies in. The driver writes them, since it
+ * alone knows how wide its flags are; without a driver behind the address (the software GPU) they
+ * are bytes. */
+static int flag(const struct place *place, int attribute, bool value, void *out)
+{
+    if (REAL(attribute, out, attribute, place->ptr))
+        *(unsigned char *)out = value;
+    return CU_OK;
 }
 
 /* Attributes of the block; sizes of the results are the driver's. */
@@ -99,14 +109,12 @@ static int of_block(const struct place *place, int attribute, void *out)
         return CU_OK;
     case ATTR_MANAGED:
     case ATTR_LEGACY_IPC:
-        *(unsigned char *)out = 0; /* a bool */
-        return CU_OK;
+        return flag(place, attribute, false, out);
     case ATTR_ORDINAL:
         *(int *)out = place->ordinal;
         return CU_OK;
     case ATTR_MAPPED:
-        *(unsigned char *)out = 1;
-        return CU_OK;
+        return flag(place, attribute, true, out);
     case ATTR_RANGE_START:
     case ATTR_MAPPING_BASE:
         *(cu_ptr *)out = (cu_ptr)(uintptr_t)place->info.base;
@@ -145,11 +153,11 @@ static size_t size_of(int attribute)
     case ATTR_MANAGED:
     case ATTR_LEGACY_IPC:
     case ATTR_MAPPED:
+    case ATTR_SYNC_MEMOPS:
+    case ATTR_RDMA_CAPABLE:
         return 1;
     case ATTR_MEMORY_TYPE:
-    case ATTR_SYNC_MEMOPS:
     case ATTR_ORDINAL:
-    case ATTR_RDMA_CAPABLE:
     case ATTR_ACCESS:
         return 4;
     case ATTR_P2P_TOKENS:

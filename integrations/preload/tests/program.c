@@ -418,6 +418,29 @@ static void reset(void)
     OK(cu.cuMemFree_v2(ptr));
 }
 
+/* Pools that the program made go with the context, the default one stays. */
+static void pools_reset(void)
+{
+    struct pool_props props = {.alloc_type = 1, .location = {1, 0}};
+    void *pool = NULL, *standard = NULL;
+    uint64_t word = 0;
+    cu_ptr ptr = 0;
+
+    OK(cu.cuMemPoolCreate(&pool, &props));
+    OK(cu.cuDeviceSetMemPool(0, pool));
+    OK(cu.cuMemAllocAsync(&ptr, MIB, NULL));
+    OK(cu.cuDevicePrimaryCtxReset_v2(0));
+    MUST(cu.cuMemAllocFromPoolAsync(&ptr, MIB, pool, NULL) == 1);
+    MUST(cu.cuMemPoolGetAttribute(pool, 4, &word) == 1);
+    OK(cu.cuDeviceGetMemPool(&standard, 0));
+    OK(cu.cuMemPoolGetAttribute(standard, 4, &word));
+    OK(cu.cuMemAllocFromPoolAsync(&ptr, MIB, standard, NULL));
+    OK(cu.cuMemFreeAsync(ptr, NULL));
+    OK(cu.cuMemPoolDestroy(pool));
+    MUST(fake_cuda_count("cuMemAllocFromPoolAsync") == 0 &&
+         fake_cuda_count("cuMemAllocAsync") == 0);
+}
+
 /* In the child the driver answers; here nothing changes. */
 static void forks(void)
 {
@@ -537,11 +560,13 @@ static void names(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} cases[] = {{"blocks", blocks},     {"pitch", pitch},       {"async", async}, {"capture", capture},
-             {"home", home},         {"stitched", stitched}, {"info", info},   {"foreign", foreign},
-             {"pools", pools},       {"reset", reset},       {"forks", forks}, {"peers", peers},
-             {"contexts", contexts}, {"off", off},           {"ipc", ipc},     {"sim", sim},
-             {"names", names},       {"vendor", vendor}};
+} cases[] = {{"blocks", blocks},     {"pitch", pitch},     {"async", async},
+             {"capture", capture},   {"home", home},       {"stitched", stitched},
+             {"info", info},         {"foreign", foreign}, {"pools", pools},
+             {"reset", reset},       {"forks", forks},     {"peers", peers},
+             {"contexts", contexts}, {"off", off},         {"ipc", ipc},
+             {"sim", sim},           {"names", names},     {"pools_reset", pools_reset},
+             {"vendor", vendor}};
 
 int main(int argc, char **argv)
 {
