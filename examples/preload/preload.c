@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * preload.c - a program that knows CUDA's driver interface only, to be put behind MoonBright without a change:
+ * preload.c - a program that knows CUDA's driver interface only, to be put behind MoonBright
+ * without a change:
  *
  *     cc preload.c -o program -ldl
  *     ./program                                              # the driver's own memory
  *     LD_PRELOAD=libmoonbright_preload.so ./program          # MoonBright's
  *     LD_PRELOAD=libmoonbright_preload.so MOONBRIGHT_PRELOAD=time ./program
  *
- * It needs no toolkit: the driver's functions are found at run time, as the CUDA runtime finds them.
+ * It needs no toolkit: the driver's functions are found at run time, as the CUDA runtime finds
+ * them.
  */
 #include <dlfcn.h>
 #include <stdint.h>

@@ -33,13 +33,15 @@ enum core_mode {
 };
 unsigned core_modes(void);
 
-/* One line on stderr behind "moonbright: " and the library's name for itself; no allocation, so it may be called anywhere. */
+/* One line on stderr behind "moonbright: " and the library's name for itself; no allocation, so it
+ * may be called anywhere. */
 void core_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* ------------------------------------------------------------ devices */
 
 /*
- * MoonBright's device of a vendor's ordinal, opened at the first request with $MOONBRIGHT. NULL: the vendor serves; why was told once.
+ * MoonBright's device of a vendor's ordinal, opened at the first request with $MOONBRIGHT. NULL:
+ * the vendor serves; why was told once.
  * Also NULL in a child of fork(). Thread-safe; calls of this thread while it opens get NULL.
  */
 mb_device core_device(int ordinal);

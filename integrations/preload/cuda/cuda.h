@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * cuda.h - inside the preload library for CUDA: what is intercepted, and the driver's own functions.
+ * cuda.h - inside the preload library for CUDA: what is intercepted, and the driver's own
+ * functions.
  *
- * Only the driver interface is intercepted. The CUDA runtime, shared or static, of any version, gets
- * every function of the driver by dlopen("libcuda.so.1"), dlsym() and cuGetProcAddress(); so one
- * place answers for both, and the runtime's own bookkeeping (contexts, errors, zero sizes) stays
- * what it is. Programs reach the names in three ways: as symbols, since this library stands in
- * front; by dlsym(), which is ours too; by cuGetProcAddress().
+ * Only the driver interface is intercepted. The CUDA runtime, shared or static, of any version,
+ * gets every function of the driver by dlopen("libcuda.so.1"), dlsym() and cuGetProcAddress(); so
+ * one place answers for both, and the runtime's own bookkeeping (contexts, errors, zero sizes)
+ * stays what it is. Programs reach the names in three ways: as symbols, since this library stands
+ * in front; by dlsym(), which is ours too; by cuGetProcAddress().
  *
  * Types are our own declarations of the documented C interface: building needs no toolkit.
  */
@@ -88,7 +89,7 @@ enum cuda_zero { ANY, LEGACY, PER_THREAD };
     X(pool_get_access, cuMemPoolGetAccess, "cuMemPoolGetAccess", 11020, ANY,                       \
       (int *flags, cu_pool pool, struct cu_location *location))                                    \
     X(pool_export, cuMemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle", 11020,    \
-      ANY, (void *handle, cu_pool pool, int type, uint64_t flags))                                 \
+      ANY, (void *out, cu_pool pool, int type, uint64_t flags))                                    \
     X(pool_export_ptr, cuMemPoolExportPointer, "cuMemPoolExportPointer", 11020, ANY,               \
       (void *out, cu_ptr ptr))                                                                     \
     X(device_default_pool, cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, ANY,     \

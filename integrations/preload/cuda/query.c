@@ -84,9 +84,9 @@ static int of_frames(const struct place *place, int attribute, void *out)
     }
 }
 
-/* Flags that are the same for a block and the mapping that it lies in. The driver writes them, since it
- * alone knows how wide its flags are; without a driver behind the address (the software GPU) they
- * are bytes. */
+/* Flags that are the same for a block and the mapping that it lies in. The driver writes them,
+ * since it alone knows how wide its flags are; without a driver behind the address (the software
+ * GPU) they are bytes. */
 static int flag(const struct place *place, int attribute, bool value, void *out)
 {
     if (REAL(attribute, out, attribute, place->ptr))

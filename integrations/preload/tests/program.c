@@ -4,9 +4,9 @@
  *
  *     program WAY CASE
  *
- * WAY is how it finds the functions (find.c). With libmoonbright_preload.so in front, each case must
- * find what CUDA promises, and says which of the driver's functions were reached meanwhile. The
- * test script says which cases run with which $MOONBRIGHT_PRELOAD.
+ * WAY is how it finds the functions (find.c). With libmoonbright_preload.so in front, each case
+ * must find what CUDA promises, and says which of the driver's functions were reached meanwhile.
+ * The test script says which cases run with which $MOONBRIGHT_PRELOAD.
  */
 #define _GNU_SOURCE
 #include "program.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * fake_cuda.h - A FAKE of libcuda.so.1, for tests of what stands in front of it. It is not CUDA, and
- * what runs on it has not run on a GPU.
+ * fake_cuda.h - A FAKE of libcuda.so.1, for tests of what stands in front of it. It is not CUDA,
+ * and what runs on it has not run on a GPU.
  *
- * It has what the CUDA runtime (the toolkit's own, static and shared) and MoonBright's `cuda` backend
- * with driver tables call. Device memory is memory of the process, so that copies and fills are
- * real: plain allocations are anonymous memory, handles are pieces of a shared memory file that
- * mappings show. Streams are threads that write and wait for values; copies and fills run in the call,
- * after all streams. Kernels do nothing. Contexts are the primary one of each device and those that cuCtxCreate makes.
+ * It has what the CUDA runtime (the toolkit's own, static and shared) and MoonBright's `cuda`
+ * backend with driver tables call. Device memory is memory of the process, so that copies and
+ * fills are real: plain allocations are anonymous memory, handles are pieces of a shared memory
+ * file that mappings show. Streams are threads that write and wait for values; copies and fills
+ * run in the call, after all streams. Kernels do nothing. Contexts are the primary one of each
+ * device and those that cuCtxCreate makes.
  *
  * Environment, read once: FAKE_CUDA_MEMORY (bytes, default 2 GiB), FAKE_CUDA_DEVICES (default 1),
  * FAKE_CUDA_VERSION (default 13000), FAKE_CUDA_TRACE (a file that gets one line per function that
