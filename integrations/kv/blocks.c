@@ -28,10 +28,10 @@ static enum mb_err grow_records(struct mb_kv *kv)
 
     if (chunks)
         kv->chunks = chunks;
-    refs = realloc(kv->refs, blocks * sizeof(*refs));
+    refs = realloc(kv->refs, (blocks + 1) * sizeof(*refs));
     if (refs)
         kv->refs = refs;
-    free_list = realloc(kv->free_list, blocks * sizeof(*free_list));
+    free_list = realloc(kv->free_list, (blocks + 1) * sizeof(*free_list));
     if (free_list)
         kv->free_list = free_list;
     if (!chunks || !refs || !free_list)

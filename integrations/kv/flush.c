@@ -3,9 +3,9 @@
  * flush.c - one batch of what sequences want and their addresses do not show yet.
  *
  * The batch takes away first and shows then, and behind it come the copies of tails: from staging
- * addresses, which the same batch makes show the old blocks, to the sequences' own. Staging is taken
- * away by the next batch, as that costs nothing more. A batch that is refused has changed no entry,
- * so `shown` stays as it is and the next flush makes the difference anew.
+ * addresses, which the same batch makes show the old blocks, to the sequences' own. Staging is
+ * taken away by the next batch, as that costs nothing more. A batch that is refused has changed no
+ * entry, so `shown` stays as it is and the next flush makes the difference anew.
  */
 #include "kv.h"
 

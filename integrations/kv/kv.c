@@ -22,19 +22,19 @@ enum {
 
 static _Thread_local char detail[1024];
 
-enum mb_err kv_fail(enum mb_err err, const char *format, ...)
+void kv_tell(const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    (void)vsnprintf(detail, sizeof(detail), format, args);
+    (void)vsnprintf(detail, sizeof(detail), format, args); /* NOLINT: the analyzer loses va_start */
     va_end(args);
-    return err;
 }
 
 enum mb_err kv_fail_map(const struct mb_kv *kv, enum mb_err err, const char *what)
 {
-    return kv_fail(err, "%s: %s: %s", what, mb_error_name(err), kv->map.detail(kv->map.user));
+    kv_tell("%s: %s: %s", what, mb_error_name(err), kv->map.detail(kv->map.user));
+    return err;
 }
 
 MB_API const char *mb_kv_error_detail(void)
@@ -72,6 +72,9 @@ static enum mb_err choose_layout(const struct mb_kv_config *c, uint64_t page,
     uint64_t layer = 2 * (uint64_t)c->kv_heads * c->head_dim * c->element_bytes;
     uint32_t group = c->group_layers;
 
+    if (!layer || page < layer)
+        return kv_fail(MB_ERR_INVALID, "a page of %" PRIu64 " bytes for tokens of %" PRIu64, page,
+                       layer);
     if (group && (c->layers % group || page % (group * layer)))
         return kv_fail(MB_ERR_INVALID,
                        "groups of %u layers: the number must divide %u layers, and %" PRIu64
@@ -125,15 +128,18 @@ static void free_records(struct mb_kv *kv)
 
 static void choose_chunks(struct mb_kv *kv)
 {
-    uint64_t blocks = kv->config.chunk_blocks, limit = kv->config.limit_bytes;
+    uint64_t blocks = kv->config.chunk_blocks,
+             block = kv->shape.block_bytes ? kv->shape.block_bytes : 1;
+    uint64_t limit = kv->config.limit_bytes;
 
     if (!blocks)
-        blocks = DEFAULT_CHUNK_BYTES / kv->shape.block_bytes;
-    if (limit && blocks > limit / kv->shape.block_bytes)
-        blocks = limit / kv->shape.block_bytes;
-    kv->config.chunk_blocks = blocks ? (uint32_t)blocks : 1;
-    blocks = kv->config.chunk_blocks * kv->shape.block_bytes;
-    kv->chunk_limit = limit ? (uint32_t)(limit / blocks) : UINT32_MAX / kv->config.chunk_blocks / 4;
+        blocks = DEFAULT_CHUNK_BYTES / block;
+    if (limit && blocks > limit / block)
+        blocks = limit / block;
+    if (!blocks)
+        blocks = 1;
+    kv->config.chunk_blocks = (uint32_t)blocks;
+    kv->chunk_limit = (uint32_t)(limit ? limit / (blocks * block) : UINT32_MAX / blocks / 4);
 }
 
 static enum mb_err make_records(struct mb_kv *kv)
@@ -141,11 +147,11 @@ static enum mb_err make_records(struct mb_kv *kv)
     uint32_t n = kv->config.max_sequences;
 
     kv->bucket_count = 1024;
-    kv->buckets = calloc(kv->bucket_count, sizeof(*kv->buckets));
+    kv->buckets = calloc(kv->bucket_count, sizeof(struct kv_node *));
     kv->slots = calloc(n, sizeof(*kv->slots));
     kv->tails = calloc(n, sizeof(*kv->tails));
     kv->undo = calloc(n, sizeof(*kv->undo));
-    kv->copies = calloc((uint64_t)n * kv->shape.groups, sizeof(*kv->copies));
+    kv->copies = calloc((uint64_t)n * kv->shape.groups + 1, sizeof(*kv->copies));
     if (kv->buckets && kv->slots && kv->tails && kv->undo && kv->copies)
         return MB_OK;
     if (!kv->buckets)
@@ -175,7 +181,7 @@ MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
     kv->config = *config;
     kv->shape = shape;
     kv->token_stride = shape.page_bytes / shape.block_tokens;
-    kv->max_blocks = (uint32_t)(shape.range_bytes / shape.page_bytes);
+    kv->max_blocks = (uint32_t)(shape.range_bytes / mapper->page_bytes);
     kv->lru.newer = kv->lru.older = &kv->lru;
     choose_chunks(kv);
     if (config->limit_bytes && !kv->chunk_limit)
@@ -201,7 +207,7 @@ MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
 MB_API enum mb_err mb_kv_open(mb_device dev, const struct mb_kv_config *config, mb_kv *out)
 {
     struct mb_kv_mapper mapper;
-    enum mb_err err = kv_device_mapper(dev, &mapper);
+    enum mb_err err = mb_kv_device_mapper(dev, &mapper);
 
     return err ? err : mb_kv_open_on(&mapper, config, out);
 }
@@ -217,7 +223,8 @@ MB_API enum mb_err mb_kv_close(mb_kv kv)
         if (kv->slots[i].state != KV_DEAD)
             kv_cut(kv, &kv->slots[i], 0);
     err = kv_flush(kv, kv->stream);
-    /* What is shown stays; the cache stays usable, its sequences empty. A lost device shows nothing. */
+    /* What is shown stays; the cache stays usable, its sequences empty. A lost device shows
+     * nothing. */
     if (err && err != MB_ERR_DEVICE_LOST) {
         for (uint32_t i = 0; i < kv->config.max_sequences; i++)
             kv->slots[i].tokens = 0;
@@ -253,27 +260,22 @@ mb_kv_seq kv_id(const struct mb_kv *kv, const struct kv_slot *slot)
     return (uint64_t)slot->generation << 32 | (uint32_t)(slot - kv->slots + 1);
 }
 
-struct kv_slot *kv_find(struct mb_kv *kv, mb_kv_seq seq, bool asleep, enum mb_err *err)
+enum mb_err kv_find(struct mb_kv *kv, mb_kv_seq seq, bool asleep, struct kv_slot **out)
 {
     uint32_t place = (uint32_t)seq, generation = (uint32_t)(seq >> 32);
     struct kv_slot *slot = NULL;
 
     if (place && place <= kv->config.max_sequences)
         slot = &kv->slots[place - 1];
-    if (!slot || !generation || generation > slot->generation) {
-        *err = kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no sequence of this cache", seq);
-        return NULL;
-    }
-    if (slot->state == KV_DEAD || slot->generation != generation) {
-        *err = kv_fail(MB_ERR_NOT_FOUND,
+    if (!slot || !generation || generation > slot->generation)
+        return kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no sequence of this cache", seq);
+    if (slot->state == KV_DEAD || slot->generation != generation)
+        return kv_fail(MB_ERR_NOT_FOUND,
                        "sequence 0x%" PRIx64 " is dead: it was closed with mb_kv_seq_close()", seq);
-        return NULL;
-    }
-    if (slot->state == KV_ASLEEP && !asleep) {
-        *err = kv_fail(MB_ERR_BUSY, "sequence 0x%" PRIx64 " is asleep; mb_kv_wake() it first", seq);
-        return NULL;
-    }
-    return slot;
+    if (slot->state == KV_ASLEEP && !asleep)
+        return kv_fail(MB_ERR_BUSY, "sequence 0x%" PRIx64 " is asleep; mb_kv_wake() it first", seq);
+    *out = slot;
+    return MB_OK;
 }
 
 MB_API enum mb_err mb_kv_get_view(mb_kv kv, mb_kv_seq seq, uint32_t layer, bool values,
@@ -285,8 +287,8 @@ MB_API enum mb_err mb_kv_get_view(mb_kv kv, mb_kv_seq seq, uint32_t layer, bool 
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    slot = kv_find(kv, seq, true, &err);
-    if (slot && layer >= c->layers)
+    err = kv_find(kv, seq, true, &slot);
+    if (!err && layer >= c->layers)
         err = kv_fail(MB_ERR_INVALID, "layer %u of sequence 0x%" PRIx64 "; there are %u", layer,
                       seq, c->layers);
     if (!err) {
@@ -420,8 +422,11 @@ MB_API enum mb_err mb_kv_check(mb_kv kv)
     pthread_mutex_lock(&kv->lock);
     blocks = kv->chunk_count * kv->config.chunk_blocks;
     scratch = calloc(2 * (uint64_t)blocks + 1, sizeof(*scratch));
-    err = scratch ? check_refs(kv, scratch, blocks)
-                  : kv_fail(MB_ERR_HOST_MEMORY, "no host memory to count %u blocks", blocks);
+    if (!scratch) {
+        pthread_mutex_unlock(&kv->lock);
+        return kv_fail(MB_ERR_HOST_MEMORY, "no host memory to count %u blocks", blocks);
+    }
+    err = check_refs(kv, scratch, blocks);
     if (!err)
         err = check_free(kv, scratch + blocks);
     if (!err)

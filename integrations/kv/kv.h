@@ -119,13 +119,15 @@ struct mb_kv {
 };
 
 /* kv.c */
-enum mb_err kv_fail(enum mb_err err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Keeps the text of a failure for mb_kv_error_detail(). */
+void kv_tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* A macro, so that compilers see which error it is, and that it is one. */
+#define kv_fail(err, ...) (kv_tell(__VA_ARGS__), (err))
 /* A mapper's failure: its own words behind ours. */
 enum mb_err kv_fail_map(const struct mb_kv *kv, enum mb_err err, const char *what);
-/* The slot of an id; NULL with the failure told. `asleep`: a sleeping one will do. */
-struct kv_slot *kv_find(struct mb_kv *kv, mb_kv_seq seq, bool asleep, enum mb_err *err);
+/* The slot of an id. `asleep`: a sleeping one will do. */
+enum mb_err kv_find(struct mb_kv *kv, mb_kv_seq seq, bool asleep, struct kv_slot **out);
 mb_kv_seq kv_id(const struct mb_kv *kv, const struct kv_slot *slot);
-void kv_release_all(struct mb_kv *kv);
 
 /* blocks.c */
 /* Makes sure that `count` blocks can be taken; may grow and evict. */
@@ -161,8 +163,5 @@ static inline uint32_t kv_blocks_for(const struct mb_kv *kv, uint32_t tokens)
 {
     return tokens / kv->shape.block_tokens + (tokens % kv->shape.block_tokens != 0);
 }
-
-/* mapper.c: the mapper on a device. */
-enum mb_err kv_device_mapper(mb_device dev, struct mb_kv_mapper *out);
 
 #endif

@@ -64,7 +64,7 @@ static const char *device_detail(void *user)
     return mb_error_detail();
 }
 
-enum mb_err kv_device_mapper(mb_device dev, struct mb_kv_mapper *out)
+enum mb_err mb_kv_device_mapper(mb_device dev, struct mb_kv_mapper *out)
 {
     uint64_t page = dev ? mb_page_bytes(dev) : 0;
 

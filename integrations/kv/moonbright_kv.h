@@ -82,6 +82,8 @@ struct mb_kv_shape {
     uint64_t range_bytes; /* addresses of one group of one sequence */
 };
 
+/* The mapper of mb_kv_open(), for callers that replace a part of it, such as the copies. */
+MB_API enum mb_err mb_kv_device_mapper(mb_device dev, struct mb_kv_mapper *out);
 MB_API enum mb_err mb_kv_open(mb_device dev, const struct mb_kv_config *config, mb_kv *out);
 /* The same on addresses of the caller's. The mapper is copied; `user` lives until mb_kv_close(). */
 MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,

@@ -154,8 +154,8 @@ MB_API enum mb_err mb_kv_attach(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, 
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    slot = kv_find(kv, seq, false, &err);
-    if (slot)
+    err = kv_find(kv, seq, false, &slot);
+    if (!err)
         err = check_empty(kv, slot, count);
     if (!err)
         *hit = kv_attach(kv, slot, tokens, count);
@@ -170,8 +170,8 @@ MB_API enum mb_err mb_kv_wake(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, ui
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    slot = kv_find(kv, seq, true, &err);
-    if (slot && slot->state != KV_ASLEEP)
+    err = kv_find(kv, seq, true, &slot);
+    if (!err && slot->state != KV_ASLEEP)
         err = kv_fail(MB_ERR_BUSY, "sequence 0x%" PRIx64 " is not asleep", seq);
     if (!err)
         err = check_empty(kv, slot, count);
@@ -221,16 +221,16 @@ static enum mb_err publish_block(struct mb_kv *kv, struct kv_slot *slot, const i
 MB_API enum mb_err mb_kv_publish(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, uint32_t count)
 {
     uint32_t step, before;
-    struct kv_slot *slot;
+    struct kv_slot *slot = NULL;
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
     step = kv->shape.block_tokens;
-    slot = kv_find(kv, seq, false, &err);
-    if (slot && count > slot->tokens)
+    err = kv_find(kv, seq, false, &slot);
+    if (!err && count > slot->tokens)
         err = kv_fail(MB_ERR_INVALID, "%u tokens of sequence 0x%" PRIx64 ", which has %u", count,
                       seq, slot->tokens);
-    before = slot ? slot->published : 0;
+    before = err ? 0 : slot->published;
     while (!err && (slot->published + 1) * (uint64_t)step <= count)
         err = publish_block(kv, slot, tokens + (uint64_t)slot->published * step);
     while (err && slot && slot->published > before)
@@ -241,18 +241,19 @@ MB_API enum mb_err mb_kv_publish(mb_kv kv, mb_kv_seq seq, const int32_t *tokens,
 
 /* ------------------------------------------------------------------ held prefixes */
 
-static struct kv_hold *find_hold(struct mb_kv *kv, mb_kv_prefix prefix, enum mb_err *err)
+static enum mb_err find_hold(struct mb_kv *kv, mb_kv_prefix prefix, struct kv_hold **out)
 {
     uint32_t place = (uint32_t)prefix, generation = (uint32_t)(prefix >> 32);
     struct kv_hold *hold = place && place <= kv->hold_count ? &kv->holds[place - 1] : NULL;
 
     if (!hold || !generation || generation > hold->generation)
-        *err = kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no prefix of this cache", prefix);
-    else if (generation != hold->generation || !hold->node)
-        *err = kv_fail(MB_ERR_NOT_FOUND,
+        return kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no prefix of this cache", prefix);
+    if (generation != hold->generation || !hold->node)
+        return kv_fail(MB_ERR_NOT_FOUND,
                        "prefix 0x%" PRIx64 " is gone: it was given up with mb_kv_prefix_drop()",
                        prefix);
-    return *err ? NULL : hold;
+    *out = hold;
+    return MB_OK;
 }
 
 static struct kv_hold *new_hold(struct mb_kv *kv)
@@ -281,8 +282,8 @@ MB_API enum mb_err mb_kv_prefix_hold(mb_kv kv, mb_kv_seq seq, uint32_t count, mb
     uint32_t blocks = 0;
 
     pthread_mutex_lock(&kv->lock);
-    slot = kv_find(kv, seq, false, &err);
-    if (slot) {
+    err = kv_find(kv, seq, false, &slot);
+    if (!err) {
         blocks = count / kv->shape.block_tokens;
         if (blocks > slot->published)
             blocks = slot->published;
@@ -318,9 +319,10 @@ MB_API enum mb_err mb_kv_prefix_attach(mb_kv kv, mb_kv_seq seq, mb_kv_prefix pre
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    hold = find_hold(kv, prefix, &err);
-    slot = hold ? kv_find(kv, seq, false, &err) : NULL;
-    if (slot)
+    err = find_hold(kv, prefix, &hold);
+    if (!err)
+        err = kv_find(kv, seq, false, &slot);
+    if (!err)
         err = check_empty(kv, slot, hold->blocks * kv->shape.block_tokens);
     if (!err) {
         /* The nodes are known from the last to the first; places are filled from the first on. */
@@ -343,8 +345,8 @@ MB_API enum mb_err mb_kv_prefix_drop(mb_kv kv, mb_kv_prefix prefix)
     struct kv_hold *hold;
 
     pthread_mutex_lock(&kv->lock);
-    hold = find_hold(kv, prefix, &err);
-    if (hold) {
+    err = find_hold(kv, prefix, &hold);
+    if (!err) {
         for (struct kv_node *node = hold->node; node; node = node->parent)
             kv_node_unuse(kv, node);
         hold->node = NULL;

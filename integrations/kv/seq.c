@@ -131,8 +131,8 @@ MB_API enum mb_err mb_kv_seq_close(mb_kv kv, mb_kv_seq seq)
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    slot = kv_find(kv, seq, true, &err);
-    if (slot) {
+    err = kv_find(kv, seq, true, &slot);
+    if (!err) {
         kv_cut(kv, slot, 0);
         slot->tokens = 0;
         slot->state = KV_DEAD;
@@ -207,9 +207,10 @@ static enum mb_err check_grow(struct mb_kv *kv, const struct mb_kv_grow *list, u
                        kv->config.max_sequences);
     kv->stamp++;
     for (unsigned i = 0; i < count; i++) {
-        struct kv_slot *slot = kv_find(kv, list[i].seq, false, &err);
+        struct kv_slot *slot;
 
-        if (!slot)
+        err = kv_find(kv, list[i].seq, false, &slot);
+        if (err)
             return err;
         if (slot->stamp == kv->stamp)
             return kv_fail(MB_ERR_INVALID, "sequence 0x%" PRIx64 " is named twice in one append",
@@ -262,8 +263,8 @@ MB_API enum mb_err mb_kv_truncate(mb_kv kv, mb_kv_seq seq, uint32_t tokens)
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    slot = kv_find(kv, seq, false, &err);
-    if (slot && tokens > slot->tokens)
+    err = kv_find(kv, seq, false, &slot);
+    if (!err && tokens > slot->tokens)
         err = kv_fail(MB_ERR_INVALID, "sequence 0x%" PRIx64 " has %u tokens and cannot keep %u",
                       seq, slot->tokens, tokens);
     if (!err) {
@@ -282,8 +283,8 @@ MB_API enum mb_err mb_kv_sleep(mb_kv kv, mb_kv_seq seq)
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    slot = kv_find(kv, seq, false, &err);
-    if (slot) {
+    err = kv_find(kv, seq, false, &slot);
+    if (!err) {
         kv_cut(kv, slot, 0);
         slot->tokens = 0;
         slot->state = KV_ASLEEP;
@@ -350,13 +351,13 @@ static void drop_image(struct image *image)
 
 MB_API enum mb_err mb_kv_fork(mb_kv kv, mb_kv_seq parent, mb_kv_seq *out)
 {
-    struct kv_slot *from, *slot = NULL;
+    struct kv_slot *from = NULL, *slot = NULL;
     struct image image = {0};
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
-    from = kv_find(kv, parent, false, &err);
-    if (from)
+    err = kv_find(kv, parent, false, &from);
+    if (!err)
         err = open_slot(kv, from->max_tokens, &slot);
     if (!err)
         err = take_image(from, slot, &image);
@@ -378,9 +379,10 @@ static enum mb_err check_reorder(struct mb_kv *kv, const mb_kv_seq *seqs, const 
 
     kv->stamp++;
     for (unsigned i = 0; i < count; i++) {
-        struct kv_slot *slot = kv_find(kv, seqs[i], false, &err), *source;
+        struct kv_slot *slot, *source;
 
-        if (!slot)
+        err = kv_find(kv, seqs[i], false, &slot);
+        if (err)
             return err;
         if (slot->stamp == kv->stamp)
             return kv_fail(MB_ERR_INVALID, "sequence 0x%" PRIx64 " is named twice in one reorder",
@@ -389,8 +391,8 @@ static enum mb_err check_reorder(struct mb_kv *kv, const mb_kv_seq *seqs, const 
         if (from[i] >= count)
             return kv_fail(MB_ERR_INVALID, "sequence %u of %u comes from number %u", i, count,
                            from[i]);
-        source = kv_find(kv, seqs[from[i]], false, &err);
-        if (!source)
+        err = kv_find(kv, seqs[from[i]], false, &source);
+        if (err)
             return err;
         if (source->tokens > slot->max_tokens)
             return kv_fail(MB_ERR_LIMIT,
@@ -399,6 +401,25 @@ static enum mb_err check_reorder(struct mb_kv *kv, const mb_kv_seq *seqs, const 
                            source->tokens, seqs[from[i]], seqs[i], slot->max_tokens);
     }
     return MB_OK;
+}
+
+/* All images hold what they name while sequences let go of it and take it up. */
+static void hold_images(struct mb_kv *kv, const struct image *images, unsigned count, bool hold)
+{
+    for (unsigned i = 0; i < count; i++) {
+        for (uint32_t j = images[i].published; j-- > 0;)
+            hold ? kv_node_use(kv, images[i].nodes[j]) : kv_node_unuse(kv, images[i].nodes[j]);
+        for (uint32_t j = images[i].blocks; j-- > images[i].same;) {
+            uint32_t block = kv_block_of(images[i].want[j - images[i].same]);
+
+            hold ? kv_ref(kv, block) : kv_unref(kv, block);
+        }
+    }
+}
+
+static struct kv_slot *slot_of(struct mb_kv *kv, mb_kv_seq seq)
+{
+    return &kv->slots[(uint32_t)seq - 1]; /* of an id that was found good */
 }
 
 MB_API enum mb_err mb_kv_reorder(mb_kv kv, const mb_kv_seq *seqs, const uint32_t *from,
@@ -413,25 +434,13 @@ MB_API enum mb_err mb_kv_reorder(mb_kv kv, const mb_kv_seq *seqs, const uint32_t
     err = check_reorder(kv, seqs, from, count);
     for (unsigned i = 0; !err && i < count; i++)
         if (from[i] != i)
-            err = take_image(kv_find(kv, seqs[from[i]], false, &err),
-                             kv_find(kv, seqs[i], false, &err), &images[i]);
+            err = take_image(slot_of(kv, seqs[from[i]]), slot_of(kv, seqs[i]), &images[i]);
     if (!err) {
-        /* All images hold their blocks before the first sequence lets go of one. */
-        for (unsigned i = 0; i < count; i++)
-            for (uint32_t j = images[i].same; j < images[i].blocks; j++)
-                kv_ref(kv, kv_block_of(images[i].want[j - images[i].same]));
-        for (unsigned i = 0; i < count; i++)
-            for (uint32_t j = 0; j < images[i].published; j++)
-                kv_node_use(kv, images[i].nodes[j]);
+        hold_images(kv, images, count, true);
         for (unsigned i = 0; i < count; i++)
             if (from[i] != i)
-                make_like(kv, kv_find(kv, seqs[i], false, &err), &images[i]);
-        for (unsigned i = 0; i < count; i++) {
-            for (uint32_t j = images[i].published; j-- > 0;)
-                kv_node_unuse(kv, images[i].nodes[j]);
-            for (uint32_t j = images[i].blocks; j-- > images[i].same;)
-                kv_unref(kv, kv_block_of(images[i].want[j - images[i].same]));
-        }
+                make_like(kv, slot_of(kv, seqs[i]), &images[i]);
+        hold_images(kv, images, count, false);
     }
     for (unsigned i = 0; i < count; i++)
         drop_image(&images[i]);

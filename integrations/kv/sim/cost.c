@@ -30,7 +30,7 @@ const struct shape *shape_find(const char *name)
 
 uint64_t shape_token_bytes(const struct shape *s)
 {
-    return (uint64_t)(2 * s->layers * (s->kv_heads / s->gpus) * HEAD_DIM * ELEMENT);
+    return (uint64_t)2 * s->layers * (s->kv_heads / s->gpus) * 128 * 2; /* as HEAD_DIM, ELEMENT */
 }
 
 uint64_t shape_kv_bytes(const struct shape *s)

@@ -122,6 +122,17 @@ static int each(const struct options *o, const struct trace *trace, const struct
     return failed;
 }
 
+/* A command without a trace. */
+static bool known(const char *command)
+{
+    static const char *const commands[] = {"prefix", "long", "beam", "attach"};
+
+    for (unsigned i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        if (!strcmp(commands[i], command))
+            return true;
+    return false;
+}
+
 int main(int argc, char **argv)
 {
     static const char *const names[] = {"llama-2-7b", "llama-3-8b", "llama-3-70b"};
@@ -137,9 +148,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &o))
         return 2;
     serving = !strcmp(o.command, "serve");
-    if (serving ? !o.path
-                : strcmp(o.command, "prefix") && strcmp(o.command, "long") &&
-                      strcmp(o.command, "beam") && strcmp(o.command, "attach")) {
+    if (serving ? !o.path : !known(o.command)) {
         fprintf(stderr, "moonbright-kv: %s; --help lists the commands\n",
                 serving ? "serve wants a trace" : "no such command");
         return 2;
@@ -151,7 +160,7 @@ int main(int argc, char **argv)
     if (o.commit) {
         printf("{\"what\":\"run\",\"commit\":\"%s\",\"command\":\"moonbright-kv", o.commit);
         for (int i = 1; i < argc; i++)
-            if (strcmp(argv[i], "--commit") && strcmp(argv[i - 1], "--commit"))
+            if (strcmp(argv[i], "--commit") != 0 && strcmp(argv[i - 1], "--commit") != 0)
                 printf(" %s", argv[i]);
         printf("\"}\n");
     }

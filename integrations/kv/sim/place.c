@@ -101,13 +101,13 @@ static bool open_device(struct place *place)
     if (!err)
         err = mb_stream_create(place->dev, &place->stream);
     if (!err)
-        err = kv_device_mapper(place->dev, &device_mapper);
+        err = mb_kv_device_mapper(place->dev, &device_mapper);
     if (err)
         fprintf(stderr, "moonbright-kv: %s: %s\n", mb_error_name(err), mb_error_detail());
     return !err;
 }
 
-/* Servers take their memory when they start: frames are had from the driver before the clock counts. */
+/* Servers take their memory when they start: frames are had before the clock counts. */
 static void warm_up(struct place *place, uint64_t bytes)
 {
     mb_mem mem;

@@ -361,10 +361,10 @@ int serve(FILE *out, const struct trace *trace, const char *name, const struct s
     s->shape = shape;
     s->stretch = stretch;
     s->limit_bytes = shape_kv_bytes(shape);
-    s->jobs = calloc(trace->count, sizeof(*s->jobs));
-    s->queue = calloc(trace->count, sizeof(*s->queue));
-    s->ttft = calloc(trace->count, sizeof(*s->ttft));
-    s->tpot = calloc(trace->count, sizeof(*s->tpot));
+    s->jobs = calloc(trace->count + 1, sizeof(*s->jobs));
+    s->queue = calloc(trace->count + 1, sizeof(*s->queue));
+    s->ttft = calloc(trace->count + 1, sizeof(*s->ttft));
+    s->tpot = calloc(trace->count + 1, sizeof(*s->tpot));
     if (s->jobs && s->queue && s->ttft && s->tpot &&
         place_open(&s->place, policy, shape, longest + 1, RUNNING_MAX, s->limit_bytes)) {
         for (uint32_t i = 0; i < trace->count; i++)

@@ -52,7 +52,7 @@ int prefix(FILE *out, const struct shape *shape, enum policy policy, uint32_t to
     struct mb_kv_grow grow = {0};
     double attach_s = 0, map_s = 0, compute_s;
     enum mb_err err = MB_OK;
-    struct place place;
+    struct place place = {0};
 
     if (!text || !place_open(&place, policy, shape, tokens + 1, 4, shape_kv_bytes(shape))) {
         free(text);
@@ -98,7 +98,7 @@ int longer(FILE *out, const struct shape *shape, enum policy policy, uint32_t to
     double ttft_s, one;
     struct mb_kv_grow grow = {0, tokens};
     enum mb_err err = MB_OK;
-    struct place place;
+    struct place place = {0};
 
     if ((double)tokens * (double)shape_token_bytes(shape) > (double)shape_kv_bytes(shape)) {
         head(out, "long", shape, policy);
@@ -276,7 +276,7 @@ static enum mb_err attach_once(struct place *place, const int32_t *tokens, uint3
 {
     uint64_t begin = mb_clock_ns(place->dev);
     double real = host_us();
-    struct mb_kv_view view;
+    struct mb_kv_view view = {0};
     uint32_t hit = 0;
     mb_kv_seq seq;
     enum mb_err err = mb_kv_seq_open(place->kv, 0, &seq);

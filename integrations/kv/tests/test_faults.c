@@ -109,7 +109,7 @@ static unsigned run(enum fault which, unsigned n, enum mb_err err)
     mb_kv kv = NULL;
     uint32_t hit = 0;
 
-    RT_OK(kv_device_mapper(dev, &fault.real));
+    RT_OK(mb_kv_device_mapper(dev, &fault.real));
     mapper = fault.real;
     mapper.reserve = reserve;
     mapper.create = create;
@@ -197,7 +197,7 @@ TEST(order_fails)
     every_use(FAIL_ORDER, MB_ERR_DRIVER);
 }
 
-/* A device that refuses memory while unused prefixes hold some: they go, and the append succeeds. */
+/* A device refuses memory while unused prefixes hold some: they go, and the append succeeds. */
 TEST(refused_memory_evicts)
 {
     mb_device dev = rt_open("backend:sim,device_memory:128m");

@@ -130,8 +130,8 @@ static void op_reorder(struct world *w, uint32_t draw)
 {
     static int32_t tokens[SEQS][TOKENS];
     uint32_t from[SEQS], counts[SEQS];
-    mb_kv_seq ids[SEQS];
-    unsigned who[SEQS], n = 0;
+    mb_kv_seq ids[SEQS] = {0};
+    unsigned who[SEQS] = {0}, n = 0;
 
     for (unsigned i = 0; i < SEQS; i++)
         if (w->seqs[i].id && !w->seqs[i].asleep && draw >> (i + 8) & 1)

@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * host_memory.c - addresses of the host for the KV cache: what a GPU's page tables do there is done
+ * here by mmap of shared memory, so a decoder on a CPU sees aliases, copies and read-only blocks as
+ * one on a GPU does. Pages may be small, as the models of tests are. A write into a shared block
+ * is a segmentation fault. There are no streams: everything has happened when a call returns.
+ */
+#define _GNU_SOURCE /* memfd_create */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "moonbright_kv.h"
+
+/* What an mb_mem is here. */
+struct file {
+    int fd;
+};
+
+static _Thread_local char text[256];
+
+static enum mb_err fail(enum mb_err err, const char *what)
+{
+    snprintf(text, sizeof(text), "%s: %s", what, strerror(errno));
+    return err;
+}
+
+static enum mb_err reserve(void *user, uint64_t bytes, void **va)
+{
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    (void)user;
+    if (at == MAP_FAILED)
+        return fail(MB_ERR_NO_ADDRESS, "mmap of a range");
+    *va = at;
+    return MB_OK;
+}
+
+static void unreserve(void *user, void *va, uint64_t bytes)
+{
+    (void)user;
+    munmap(va, bytes);
+}
+
+static enum mb_err create(void *user, uint64_t bytes, mb_mem *out)
+{
+    struct file *file = malloc(sizeof(*file));
+
+    (void)user;
+    if (!file)
+        return fail(MB_ERR_HOST_MEMORY, "malloc");
+    file->fd = memfd_create("moonbright-kv", MFD_CLOEXEC);
+    if (file->fd < 0 || ftruncate(file->fd, (off_t)bytes)) {
+        fail(MB_ERR_NO_MEMORY, "memfd");
+        if (file->fd >= 0)
+            close(file->fd);
+        free(file);
+        return MB_ERR_NO_MEMORY;
+    }
+    *out = (mb_mem)(void *)file;
+    return MB_OK;
+}
+
+static void release(void *user, mb_mem mem)
+{
+    struct file *file = (struct file *)(void *)mem;
+
+    (void)user;
+    close(file->fd);
+    free(file);
+}
+
+static bool apply(const struct mb_map_op *op)
+{
+    int prot = PROT_READ | (op->prot == MB_PROT_READ_WRITE ? PROT_WRITE : 0);
+    const struct file *file = (const struct file *)(const void *)op->mem;
+
+    switch (op->kind) {
+    case MB_MAP:
+        return mmap(op->va, op->bytes, prot, MAP_SHARED | MAP_FIXED, file->fd,
+                    (off_t)op->mem_offset) != MAP_FAILED;
+    case MB_UNMAP:
+        return mmap(op->va, op->bytes, PROT_NONE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+    case MB_PROTECT:
+        return !mprotect(op->va, op->bytes, prot);
+    case MB_ALIAS:
+        break;
+    }
+    errno = EINVAL;
+    return false;
+}
+
+/* Fails only when the kernel has no room for one more mapping; then the cache must be closed. */
+static enum mb_err map(void *user, const struct mb_map_op *ops, unsigned count, mb_stream stream)
+{
+    (void)user;
+    (void)stream;
+    for (unsigned i = 0; i < count; i++)
+        if (!apply(&ops[i]))
+            return fail(MB_ERR_HOST_MEMORY, "mmap of a block");
+    return MB_OK;
+}
+
+static enum mb_err copy(void *user, const struct mb_kv_copy *list, unsigned count, mb_stream stream)
+{
+    (void)user;
+    (void)stream;
+    for (unsigned i = 0; i < count; i++)
+        memcpy(list[i].dst, list[i].src, list[i].bytes);
+    return MB_OK;
+}
+
+static enum mb_err order(void *user, mb_stream from, mb_stream to)
+{
+    (void)user;
+    (void)from;
+    (void)to;
+    return MB_OK;
+}
+
+static const char *detail(void *user)
+{
+    (void)user;
+    return text;
+}
+
+/* page_bytes: a multiple of the host's page. */
+MB_API enum mb_err mb_kv_host_mapper(uint64_t page_bytes, struct mb_kv_mapper *out);
+MB_API enum mb_err mb_kv_host_mapper(uint64_t page_bytes, struct mb_kv_mapper *out)
+{
+    uint64_t host = (uint64_t)sysconf(_SC_PAGESIZE);
+
+    if (!page_bytes || page_bytes % host)
+        return MB_ERR_INVALID;
+    *out = (struct mb_kv_mapper){
+        .page_bytes = page_bytes,
+        .reserve = reserve,
+        .unreserve = unreserve,
+        .create = create,
+        .release = release,
+        .map = map,
+        .copy = copy,
+        .order = order,
+        .detail = detail,
+    };
+    return MB_OK;
+}

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: MIT
+"""A KV cache on ranges of addresses, from Python: a thin front to moonbright_kv.h.
+
+    cache = Cache.on_device(layers=32, kv_heads=8, head_dim=128, max_tokens=8192, max_sequences=64)
+    seq = cache.open()
+    hit = cache.attach(seq, prompt[:-1])            # what others have computed already
+    cache.append({seq: len(prompt) - hit}, stream)
+    k, v = cache.tensors(seq, layer)                # [max_tokens, kv_heads, head_dim], no copy
+    cache.publish(seq, prompt)
+
+Addresses come from a *place*: a device of MoonBright, CUDA's own mapping calls (a peer), or host memory, where a
+decoder on a CPU can be checked. The libraries are found beside this package, in $MOONBRIGHT_LIB, or by the loader.
+Calls and errors are those of the header; an error raises KVError with the library's text. `stream` is an integer
+handle; torch's `stream.cuda_stream` serves. Needs ctypes alone; tensors() needs PyTorch.
+"""
+import ctypes
+import os
+import pathlib
+
+_HERE = pathlib.Path(__file__).resolve().parent
+
+
+class KVError(RuntimeError):
+    """A call failed; `name` is the error's, like MB_ERR_NO_MEMORY."""
+
+    def __init__(self, call, name, detail):
+        super().__init__(f"{call}: {name}: {detail}")
+        self.name = name
+
+
+class Copy(ctypes.Structure):
+    _fields_ = [("dst", ctypes.c_void_p), ("src", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
+
+
+COPY_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Copy), ctypes.c_uint, ctypes.c_void_p)
+
+
+class Mapper(ctypes.Structure):
+    _fields_ = ([("user", ctypes.c_void_p), ("page_bytes", ctypes.c_uint64)] +
+                [(name, ctypes.c_void_p) for name in ("reserve", "unreserve", "create", "release", "map")] +
+                [("copy", COPY_CALL)] + [(name, ctypes.c_void_p) for name in ("order", "detail", "close")])
+
+
+class Config(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint32) for name in (
+        "layers", "kv_heads", "head_dim", "element_bytes", "group_layers", "max_tokens", "max_sequences",
+        "chunk_blocks")] + [("limit_bytes", ctypes.c_uint64)]
+
+
+class Shape(ctypes.Structure):
+    _fields_ = [("page_bytes", ctypes.c_uint64), ("block_tokens", ctypes.c_uint32), ("groups", ctypes.c_uint32),
+                ("group_layers", ctypes.c_uint32), ("token_bytes", ctypes.c_uint64), ("block_bytes", ctypes.c_uint64),
+                ("range_bytes", ctypes.c_uint64)]
+
+
+class Grow(ctypes.Structure):
+    _fields_ = [("seq", ctypes.c_uint64), ("tokens", ctypes.c_uint32)]
+
+
+class View(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("token_stride", ctypes.c_uint64), ("head_stride", ctypes.c_uint64),
+                ("tokens", ctypes.c_uint32), ("max_tokens", ctypes.c_uint32)]
+
+
+class Stats(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "held_blocks", "live_blocks", "cached_blocks", "free_blocks", "room_blocks", "shown_blocks", "live_tokens",
+        "sequences", "lookup_tokens", "hit_tokens", "published_blocks", "evicted_blocks", "batches", "ops",
+        "mapped_pages", "unmapped_pages", "copies", "copied_bytes", "map_host_ns")]
+
+
+def _load(name):
+    for directory in filter(None, (os.environ.get("MOONBRIGHT_LIB"), _HERE)):
+        path = pathlib.Path(directory) / f"lib{name}.so"
+        if path.exists():
+            return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(f"lib{name}.so", mode=ctypes.RTLD_GLOBAL)
+
+
+class _Libraries:
+    """Loaded at first use, once per process."""
+
+    def __init__(self):
+        self.core = _load("moonbright")
+        self.kv = _load("moonbright_kv")
+        for library, names in ((self.core, ("mb_error_name", "mb_error_detail", "mb_device_tables")),
+                               (self.kv, ("mb_kv_error_detail",))):
+            for name in names:
+                getattr(library, name).restype = ctypes.c_char_p
+
+    def call(self, name, *arguments):
+        err = getattr(self.kv, name)(*arguments)
+        if err:
+            raise KVError(name, self.core.mb_error_name(err).decode(), self.kv.mb_kv_error_detail().decode())
+
+
+_libraries = None
+
+
+def libraries():
+    global _libraries
+    if _libraries is None:
+        _libraries = _Libraries()
+    return _libraries
+
+
+def _u64(value):
+    return ctypes.c_uint64(value)
+
+
+def _tokens(tokens):
+    return (ctypes.c_int32 * len(tokens))(*tokens)
+
+
+class Cache:
+    """One KV cache. Close it before the place it lives on; it is a context manager."""
+
+    def __init__(self, mapper, *, layers, kv_heads, head_dim, element_bytes=2, group_layers=0, max_tokens,
+                 max_sequences, chunk_blocks=0, limit_bytes=0, device="cuda", keep=None):
+        self.lib = libraries()
+        self.device, self.keep = device, (mapper, keep)
+        self.config = Config(layers, kv_heads, head_dim, element_bytes, group_layers, max_tokens, max_sequences,
+                             chunk_blocks, limit_bytes)
+        self.handle = ctypes.c_void_p()
+        self.lib.call("mb_kv_open_on", ctypes.byref(mapper), ctypes.byref(self.config), ctypes.byref(self.handle))
+        self.shape = Shape()
+        self.lib.call("mb_kv_get_shape", self.handle, ctypes.byref(self.shape))
+
+    @classmethod
+    def on_device(cls, device, copy=None, **config):
+        """On an open device of MoonBright, an mb_device handle. `copy(list of (dst, src, bytes), stream)`, if given,
+        makes the copies of tails, for example by one kernel."""
+        mapper, keep = Mapper(), None
+        libraries().call("mb_kv_device_mapper", ctypes.c_void_p(device), ctypes.byref(mapper))
+        if copy:
+            mapper.copy = keep = _copy_call(copy)
+        return cls(mapper, keep=keep, **config)
+
+    @classmethod
+    def on_cuda_vmm(cls, ordinal=0, copy=None, **config):
+        """The peer: the same decisions on cuMemMap and cuMemSetAccess."""
+        mapper, keep, library = Mapper(), None, _load("moonbright_kv_vmm")
+        if library.mb_kv_vmm_mapper(ordinal, ctypes.byref(mapper)):
+            raise KVError("mb_kv_vmm_mapper", "MB_ERR_NO_DEVICE", "libcuda.so.1 or one of its calls is missing")
+        if copy:
+            mapper.copy = keep = _copy_call(copy)
+        return cls(mapper, keep=keep, **config)
+
+    @classmethod
+    def on_host(cls, page_bytes=65536, **config):
+        mapper = Mapper()
+        if _load("moonbright_kv_host").mb_kv_host_mapper(_u64(page_bytes), ctypes.byref(mapper)):
+            raise ValueError(f"{page_bytes} is no multiple of the host's page")
+        return cls(mapper, device="cpu", **config)
+
+    def close(self):
+        if self.handle:
+            self.lib.call("mb_kv_close", self.handle)
+            self.handle = None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def open(self, max_tokens=0):
+        out = _u64(0)
+        self.lib.call("mb_kv_seq_open", self.handle, ctypes.c_uint32(max_tokens), ctypes.byref(out))
+        return out.value
+
+    def free(self, seq):
+        self.lib.call("mb_kv_seq_close", self.handle, _u64(seq))
+
+    def append(self, grow, stream=0):
+        """grow: {sequence: tokens}. One batch for all of them."""
+        array = (Grow * len(grow))(*[Grow(seq, count) for seq, count in grow.items()])
+        self.lib.call("mb_kv_append", self.handle, array, len(grow), ctypes.c_void_p(stream))
+
+    def sync(self, stream=0):
+        self.lib.call("mb_kv_sync", self.handle, ctypes.c_void_p(stream))
+
+    def truncate(self, seq, tokens):
+        self.lib.call("mb_kv_truncate", self.handle, _u64(seq), ctypes.c_uint32(tokens))
+
+    def fork(self, seq):
+        out = _u64(0)
+        self.lib.call("mb_kv_fork", self.handle, _u64(seq), ctypes.byref(out))
+        return out.value
+
+    def reorder(self, seqs, parents):
+        """seqs[i] becomes what seqs[parents[i]] was."""
+        count = len(seqs)
+        self.lib.call("mb_kv_reorder", self.handle, (ctypes.c_uint64 * count)(*seqs),
+                      (ctypes.c_uint32 * count)(*parents), count)
+
+    def sleep(self, seq):
+        self.lib.call("mb_kv_sleep", self.handle, _u64(seq))
+
+    def _lookup(self, call, seq, tokens):
+        hit = ctypes.c_uint32(0)
+        self.lib.call(call, self.handle, _u64(seq), _tokens(tokens), ctypes.c_uint32(len(tokens)), ctypes.byref(hit))
+        return hit.value
+
+    def attach(self, seq, tokens):
+        return self._lookup("mb_kv_attach", seq, tokens)
+
+    def wake(self, seq, tokens):
+        return self._lookup("mb_kv_wake", seq, tokens)
+
+    def publish(self, seq, tokens):
+        self.lib.call("mb_kv_publish", self.handle, _u64(seq), _tokens(tokens), ctypes.c_uint32(len(tokens)))
+
+    def hold(self, seq, tokens):
+        """Keeps the published part of the first `tokens` tokens; (prefix, its length)."""
+        out, count = _u64(0), ctypes.c_uint32(0)
+        self.lib.call("mb_kv_prefix_hold", self.handle, _u64(seq), ctypes.c_uint32(tokens), ctypes.byref(out),
+                      ctypes.byref(count))
+        return out.value, count.value
+
+    def attach_prefix(self, seq, prefix):
+        hit = ctypes.c_uint32(0)
+        self.lib.call("mb_kv_prefix_attach", self.handle, _u64(seq), _u64(prefix), ctypes.byref(hit))
+        return hit.value
+
+    def drop(self, prefix):
+        self.lib.call("mb_kv_prefix_drop", self.handle, _u64(prefix))
+
+    def trim(self, stream=0):
+        self.lib.call("mb_kv_trim", self.handle, ctypes.c_void_p(stream))
+
+    def stats(self):
+        out = Stats()
+        self.lib.call("mb_kv_get_stats", self.handle, ctypes.byref(out))
+        return out
+
+    def check(self):
+        self.lib.call("mb_kv_check", self.handle)
+
+    def view(self, seq, layer, values):
+        out = View()
+        self.lib.call("mb_kv_get_view", self.handle, _u64(seq), ctypes.c_uint32(layer), ctypes.c_bool(values),
+                      ctypes.byref(out))
+        return out
+
+    def tensors(self, seq, layer, dtype=None):
+        """(keys, values) of a layer as tensors [max_tokens, kv_heads, head_dim] on the cache's own addresses. What is
+        behind the appended tokens is not mapped: slice before use. Good for the life of the sequence, across
+        appends, forks and reorders."""
+        return tuple(self._tensor(self.view(seq, layer, values), dtype) for values in (False, True))
+
+    def _tensor(self, view, dtype):
+        import torch
+        c = self.config
+        dtype = dtype or torch.bfloat16
+        assert dtype.itemsize == c.element_bytes, f"{dtype} has not {c.element_bytes} bytes"
+        stride = (view.token_stride // c.element_bytes, view.head_stride // c.element_bytes, 1)
+        shape = (view.max_tokens, c.kv_heads, c.head_dim)
+        span = (shape[0] - 1) * stride[0] + (shape[1] - 1) * stride[1] + shape[2]
+        if self.device == "cpu":
+            flat = torch.frombuffer((ctypes.c_char * (span * c.element_bytes)).from_address(view.base), dtype=dtype)
+        else:
+            # The interface has no bfloat16: taken as integers of its size and seen as what they are.
+            flat = torch.as_tensor(_Array(view.base, span, c.element_bytes), device=self.device).view(dtype)
+        return flat.as_strided(shape, stride)
+
+
+class _Array:
+    def __init__(self, pointer, count, size):
+        self.__cuda_array_interface__ = {"shape": (count,), "typestr": f"<i{size}", "data": (pointer, False),
+                                         "version": 3}
+
+
+def _copy_call(copy):
+    def call(_user, array, count, stream):
+        try:
+            copy([(array[i].dst, array[i].src, array[i].bytes) for i in range(count)], stream or 0)
+        except Exception as error:  # it must not cross the C frames; the append fails instead
+            print(f"moonbright_kv: copy: {error}", flush=True)
+            return 12  # MB_ERR_DRIVER
+        return 0
+
+    return COPY_CALL(call)
+
+
+def open_device(config="", ordinal=0):
+    """An mb_device handle; close_device() takes it."""
+    lib, out = libraries(), ctypes.c_void_p()
+    err = lib.core.mb_open(ordinal, config.encode(), ctypes.byref(out))
+    if err:
+        raise KVError("mb_open", lib.core.mb_error_name(err).decode(), lib.core.mb_error_detail().decode())
+    return out.value
+
+
+def close_device(device):
+    libraries().core.mb_close(ctypes.c_void_p(device))
+
+
+def trim_device(device):
+    """Gives what nobody uses back to the driver."""
+    core, pool = libraries().core, ctypes.c_void_p()
+    err = core.mb_pool_default(ctypes.c_void_p(device), ctypes.byref(pool)) or core.mb_pool_trim(pool, _u64(0))
+    if err:
+        raise KVError("mb_pool_trim", core.mb_error_name(err).decode(), core.mb_error_detail().decode())

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The decoder on every cache against the uncached model, token for token, on a CPU.
+
+    decoder_check.py LIBRARY-DIRECTORY [SEED]
+
+Ranges lie on host memory: mmap does there what page tables do on a GPU, so prefix aliases, copies of tails and the
+reorder of beams are real, and a write into a shared block ends the program. Exit status 77: no PyTorch here.
+"""
+import os
+import pathlib
+import random
+import sys
+
+try:
+    import torch
+except ImportError:
+    print("SKIP: decoder_check: PyTorch is not installed")
+    sys.exit(77)
+
+os.environ["MOONBRIGHT_LIB"] = sys.argv[1]
+HERE = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(HERE), str(HERE / "python")]
+import moonbright_kv  # noqa: E402
+from decoder import caches, llama, search  # noqa: E402
+
+seed = int(sys.argv[2], 0) if len(sys.argv) > 2 else random.SystemRandom().getrandbits(32)
+print(f"seed: {seed:#x}", flush=True)
+draw = random.Random(seed)
+torch.manual_seed(seed)
+torch.use_deterministic_algorithms(True)
+SHAPE = llama.SHAPES["tiny"]
+MODEL = llama.Llama(SHAPE, torch.float32, "cpu", seed)
+
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def ranges(group_layers=3, limit_blocks=64, triton=False):
+    kv = moonbright_kv.Cache.on_host(
+        page_bytes=4096 * group_layers, layers=SHAPE.layers, kv_heads=SHAPE.kv_heads, head_dim=SHAPE.head_dim, element_bytes=4,
+        group_layers=group_layers, max_tokens=96, max_sequences=24, chunk_blocks=4,
+        limit_bytes=limit_blocks * 4096 * SHAPE.layers)
+    return caches.Ranges(kv, torch.float32, triton)
+
+
+def all_caches():
+    yield "ranges, one group", ranges(3)
+    yield "ranges, a group per layer", ranges(1)
+    yield "paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4)
+    yield "concat", caches.Concat(SHAPE)
+
+
+def prompts(count, common):
+    begin = [draw.randrange(SHAPE.vocabulary) for _ in range(common)]
+    return [begin + [draw.randrange(SHAPE.vocabulary) for _ in range(draw.randint(1, 20))] for _ in range(count)]
+
+
+def check_greedy():
+    work = prompts(5, 33)
+    work.append(list(work[0]))
+    wanted = [search.greedy_uncached(MODEL, p, 12) for p in work]
+    for name, cache in all_caches():
+        hits = 0
+        for prompt, want in zip(work, wanted):
+            got, hit = search.greedy(MODEL, cache, prompt, 12)
+            assert got == want, f"{name}: greedy: {got}, without a cache {want}"
+            hits += hit
+        assert (hits > 0) == (name != "concat"), f"{name}: {hits} tokens found"
+        print(f"ok   greedy, {name}: 6 prompts, {hits} prompt tokens from the cache")
+
+
+def check_beam():
+    work = prompts(3, 21)
+    wanted = {w: [search.beam_uncached(MODEL, p, w, 10) for p in work] for w in (2, 4)}
+    for name, cache in all_caches():
+        for width, want in wanted.items():
+            got = search.beam(MODEL, cache, work, width, 10)
+            assert got == want, f"{name}: beams of {width}: {got}, without a cache {want}"
+        print(f"ok   beams of 2 and 4, {name}")
+        if isinstance(cache, caches.Ranges):
+            stats = cache.kv.stats()
+            cache.kv.check()
+            assert 0 < stats.copied_bytes <= stats.copies * cache.kv.shape.block_bytes
+            assert stats.sequences == 0 and stats.live_blocks == 0
+
+
+def check_pressure():
+    """Too little memory for all prefixes: they are evicted, and every text stays right."""
+    cache = ranges(3, limit_blocks=16)
+    for _ in range(12):
+        for prompt in prompts(2, 30):
+            got, _ = search.greedy(MODEL, cache, prompt, 6)
+            assert got == search.greedy_uncached(MODEL, prompt, 6)
+    assert cache.kv.stats().evicted_blocks > 0
+    print(f"ok   greedy under pressure: {cache.kv.stats().evicted_blocks} blocks evicted")
+
+
+def check_sleep():
+    cache = ranges()
+    prompt = prompts(1, 40)[0]
+    seq, logits, _ = search.prefill(MODEL, cache, prompt)
+    keys, _ = cache.kv.tensors(seq, 0, torch.float32)
+    address = keys.data_ptr()
+    cache.kv.sleep(seq)
+    hit = cache.kv.wake(seq, prompt[:-1])
+    cache.lengths[seq] = hit
+    again = search.step(MODEL, cache, [prompt], [seq], [len(prompt) - hit])[0]
+    assert 0 < hit < len(prompt) and int(again.argmax()) == int(logits.argmax())
+    assert cache.kv.tensors(seq, 0, torch.float32)[0].data_ptr() == address
+    print(f"ok   sleep and wake: {hit} of {len(prompt)} tokens were still there")
+
+
+def check_errors():
+    cache = ranges()
+    seq = cache.kv.open(max_tokens=10)
+    for call, name in ((lambda: cache.kv.append({seq: 11}), "MB_ERR_LIMIT"),
+                       (lambda: cache.kv.attach(seq, [1] * 11), "MB_ERR_LIMIT"),
+                       (lambda: cache.kv.fork(seq + 1), "MB_ERR_NOT_FOUND"),
+                       (lambda: cache.kv.drop(7), "MB_ERR_NOT_FOUND")):
+        try:
+            call()
+        except moonbright_kv.KVError as error:
+            assert error.name == name, error
+        else:
+            raise AssertionError(f"no {name}")
+    cache.kv.free(seq)
+    try:
+        cache.kv.fork(seq)
+    except moonbright_kv.KVError as error:
+        assert "dead" in str(error), error
+    cache.kv.close()
+    print("ok   errors have names")
+
+
+def check_kernel():
+    """The Triton kernel, interpreted, against PyTorch; with addresses and with block tables."""
+    if not INTERPRETED:
+        print("SKIP: decoder_check: the kernels run here only under TRITON_INTERPRET=1")
+        return
+    from decoder import attention
+    heads, kv_heads, d, lengths = 4, 2, 16, [5, 33, 64]
+    stride = 3 * 2 * kv_heads * d  # as in a group of three layers
+    data = [torch.randn(n, 3, 2, kv_heads, d) for n in lengths]
+    pool = torch.zeros(16, 4, 2, kv_heads, d)
+    table = torch.arange(0, 48, dtype=torch.int32).reshape(3, 16) % 16
+    q = torch.randn(3, heads, d)
+    want = torch.stack([attention.attend_one(q[i:i + 1], x[:, 1, 0], x[:, 1, 1])[0] for i, x in enumerate(data)])
+    bases = [torch.tensor([x[0, 1, kind].data_ptr() for x in data]) for kind in (0, 1)]
+    for splits in (1, 3):
+        got = attention.decode_batch(q, torch.tensor(lengths, dtype=torch.int32), *bases, stride, kv_heads,
+                                     splits=splits)
+        torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    blocks = torch.randperm(27, generator=torch.Generator().manual_seed(seed % 1000))
+    pool = torch.zeros(2, 27, 4, kv_heads, d)
+    table, used = torch.zeros(3, 16, dtype=torch.int32), 0
+    for i, x in enumerate(data):
+        for b in range(0, len(x), 4):
+            table[i, b // 4] = blocks[used]
+            for kind in (0, 1):
+                pool[kind, blocks[used], :len(x[b:b + 4])] = x[b:b + 4, 1, kind]
+            used += 1
+    got = attention.decode_batch(q, torch.tensor(lengths, dtype=torch.int32), pool[0], pool[1], pool[0].stride(1),
+                                 kv_heads, table, 4, pool[0].stride(0), splits=2)
+    torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
+    print("ok   the kernel, interpreted: addresses and tables")
+    source, target = torch.randn(3, 5000), torch.zeros(3, 5000)
+    attention.copy_batch([(target[i].data_ptr(), source[i].data_ptr(), n * 4) for i, n in enumerate((8, 5000, 128))],
+                         "cpu")
+    for i, n in enumerate((8, 5000, 128)):
+        assert torch.equal(target[i, :n], source[i, :n]) and not target[i, n:].any()
+    work = prompts(2, 21)
+    want = [search.beam_uncached(MODEL, p, 2, 4) for p in work]
+    for name, cache in (("ranges", ranges(1, triton=True)),
+                        ("paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4, triton=True))):
+        assert search.beam(MODEL, cache, work, 2, 4) == want, name
+        print(f"ok   beams with the kernels, interpreted: {name}")
+
+
+for check in (check_greedy, check_beam, check_pressure, check_sleep, check_errors, check_kernel):
+    check()
+print("PASS: decoder_check")
