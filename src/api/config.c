@@ -25,7 +25,7 @@ static const uint64_t BY_DEFAULT = UINT64_MAX; /* a key that nobody gave */
 /* What base's parser fills. Owner: the stack of mb__config_read(). */
 struct texts {
     const char *backend, *tables, *model;
-    const char *helper_engine, *helper_wait, *helper_end, *kernels;
+    const char *helper_engine, *helper_wait, *helper_end, *kernels, *walk_views;
     uint64_t helper_slice;
     int policy, growth;
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
@@ -43,6 +43,7 @@ static const char *const engines[] = {"list", "apart", "0", "1", "2", "3", "4",
                                       "5",    "6",     "7", "8", "9", NULL};
 static const char *const waits[] = {"hold", "switch", NULL};
 static const char *const ends[] = {"drop", "drain", NULL};
+static const char *const views[] = {"close", "keep", NULL};
 static const char *const kernel_forms[] = {"plain", "fast", NULL};
 static const char *const models[] = {"h200", "a100", "mi210", NULL};
 static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
@@ -74,6 +75,8 @@ static const struct mb_conf_key keys[] = {
      "what becomes of them at close (cuda)"},
     {"helper_slice_us", MB_CONF_U64, FIELD(helper_slice), 0, 1000000, NULL,
      "time slice of helper channels; 0: the driver's (cuda)"},
+    {"walk_views", MB_CONF_NAME, FIELD(walk_views), 0, 0, views,
+     "views of page tables after a walk (cuda)"},
     {"kernels", MB_CONF_NAME, FIELD(kernels), 0, 0, kernel_forms, "forms of pte_pop (cuda)"},
     {"policy", MB_CONF_CHOICE, FIELD(policy), 0, 0, policies, "how stale translations are avoided"},
     {"deferred", MB_CONF_BOOL, FIELD(deferred), 0, 0, NULL, "frames return before the invalidate"},
@@ -163,6 +166,7 @@ static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
                .helper_wait = texts->helper_wait,
                .helper_end = texts->helper_end,
                .helper_slice_us = (uint32_t)texts->helper_slice,
+               .walk_views = texts->walk_views,
                .kernels = texts->kernels,
                .driver_home = texts->driver_home,
                .walk_ahead = texts->walk_ahead,

@@ -135,6 +135,7 @@ struct mb_hw_config {
     const char *helper_engine; /* copy engine: "list" (default), "apart", or its number */
     const char *helper_wait;   /* of prepared invalidates: "hold" (default) or "switch" */
     const char *helper_end;    /* of prepared invalidates at close: "drop" (default), "drain" */
+    const char *walk_views;    /* of page tables: "close" (default) or "keep" */
     const char *kernels;       /* "plain" (default) or "fast": forms of pte_pop's waits */
     char profile[256];         /* file of measured facts (hw/profile.h); "": built-in knowledge */
 };

@@ -78,6 +78,7 @@ void gt_open(struct gt *t, const char *tables)
                                   .helper_wait = gt_arg("helper_wait", NULL),
                                   .helper_end = gt_arg("helper_end", NULL),
                                   .helper_slice_us = (uint32_t)gt_arg_u64("helper_slice_us", 0),
+                                  .walk_views = gt_arg("walk_views", NULL),
                                   .kernels = gt_arg("kernels", NULL)};
 
     memset(t, 0, sizeof(*t));

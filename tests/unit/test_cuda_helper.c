@@ -102,7 +102,8 @@ TEST(unknown_values_change_nothing)
 {
     const struct mb_hw_config wrong[] = {{.helper_engine = "20"}, {.helper_engine = "4x"},
                                          {.helper_engine = ""},   {.helper_wait = "spin"},
-                                         {.helper_end = "wait"},  {.kernels = "quick"}};
+                                         {.helper_end = "wait"},  {.kernels = "quick"},
+                                         {.walk_views = "lose"}};
     struct mb_cuda dev;
 
     memset(&dev, 0, sizeof(dev));

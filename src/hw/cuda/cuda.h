@@ -44,6 +44,7 @@ enum {
     MB_CUDA_PIECE_SHIFT = 29, /* 512 MiB: what one leaf table covers */
     MB_CUDA_STREAMS = 4096,   /* timelines in the pinned block */
     MB_CUDA_WORD_BYTES = 64,  /* one timeline per cache line */
+    MB_CUDA_VIEWS = 8, /* kept by walk_views:keep: a path of five pages, and some leaf tables */
 };
 #define MB_CUDA_PIECE_BYTES ((uint64_t)1 << MB_CUDA_PIECE_SHIFT)
 /* Addresses that one reservation may take. */
@@ -141,6 +142,12 @@ struct mb_cuda_list {
     bool taken;               /* being filled; table_lock */
 };
 
+/* A view over BAR1 that outlives its reader; addr NULL: none. */
+struct mb_cuda_kept_view {
+    uint64_t phys;
+    struct nvrm_cpu_map map;
+};
+
 struct mb_cuda {
     struct mb_hw_dev base; /* first */
     const struct mb_cuda_driver *cu;
@@ -211,6 +218,10 @@ struct mb_cuda {
     struct nvrm_mem *shared_rm; /* the shared page as our client's object */
     uint64_t list_va;           /* inline: 2 MiB of application VA that shows leaf tables */
     unsigned list_used;         /* pages of it handed out; table_lock */
+    bool keep_views;            /* walk_views:keep; constant after open */
+    atomic_flag views_busy;     /* held by the reader that may use views */
+    unsigned next_view;         /* replaced next; views_busy */
+    struct mb_cuda_kept_view views[MB_CUDA_VIEWS]; /* views_busy */
     struct mb_cuda_helper helper;
     struct mb_cuda_refill *refill;
     struct mb_cuda_worker *worker;
@@ -313,12 +324,15 @@ struct mb_cuda_pages {
     struct mb_cuda *dev;
     uint64_t phys;           /* page now mapped, UINT64_MAX none */
     struct nvrm_cpu_map map; /* of it */
+    bool keeps;              /* views are the device's, which this reader holds */
     bool copied;             /* copy[] holds the page */
     bool want_copy;          /* copy whole pages: few wide reads instead of many narrow ones */
     uint64_t copy[512] __attribute__((aligned(64)));
 };
 void mb__cuda_pages_init(struct mb_cuda *dev, struct mb_cuda_pages *pages);
 void mb__cuda_pages_fini(struct mb_cuda_pages *pages);
+/* Undoes the views that were kept. No reader is under way. */
+void mb__cuda_pages_drop(struct mb_cuda *dev);
 struct mb_cuda_reader mb__cuda_pages_reader(struct mb_cuda_pages *pages);
 /* Copies one 4 KiB page of device memory by wide loads. */
 void mb__cuda_read_page(const volatile void *from, uint64_t to[512]);

@@ -208,6 +208,7 @@ void mb__cuda_discover_undo(struct mb_cuda *dev)
     struct mb_cuda_own_calls own;
 
     mb__nvrm_mem_destroy(&dev->shared_rm);
+    mb__cuda_pages_drop(dev);
     mb__nvrm_phys_destroy(&dev->phys);
     mb__nvrm_vas_destroy(&dev->vas);
     mb__nvrm_client_close(&dev->rm);

@@ -57,8 +57,10 @@ enum mb_err mb__cuda_helper_config(struct mb_cuda *dev, const struct mb_hw_confi
     static const char *const waits[] = {"hold", "switch", NULL};
     static const char *const ends[] = {"drop", "drain", NULL};
     static const char *const forms[] = {"plain", "fast", NULL};
+    static const char *const views[] = {"close", "keep", NULL};
     int wait = one_of(config->helper_wait, waits), end = one_of(config->helper_end, ends);
-    int form = one_of(config->kernels, forms), engine = LIST;
+    int form = one_of(config->kernels, forms), view = one_of(config->walk_views, views);
+    int engine = LIST;
     enum mb_err err = read_engine(config->helper_engine, &engine);
 
     if (err)
@@ -71,12 +73,16 @@ enum mb_err mb__cuda_helper_config(struct mb_cuda *dev, const struct mb_hw_confi
                         config->helper_end);
     if (form < 0)
         return mb__fail(MB_ERR_CONFIG, "kernels:%s is unknown; plain or fast", config->kernels);
+    if (view < 0)
+        return mb__fail(MB_ERR_CONFIG, "walk_views:%s is unknown; close or keep",
+                        config->walk_views);
     dev->helper = (struct mb_cuda_helper){.engine = engine,
                                           .rescue_engine = LIST,
                                           .hold = wait == 0,
                                           .drain = end == 1,
                                           .slice_us = config->helper_slice_us};
     dev->fast = form == 1;
+    dev->keep_views = view == 1;
     return MB_OK;
 }
 

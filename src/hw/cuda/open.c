@@ -382,6 +382,7 @@ enum mb_err mb__cuda_open(const struct mb_hw_config *config, struct mb_hw_dev **
     dev->force = config->force;
     dev->param_frames = MB_POP_LIST_XL;
     dev->limit_bytes = config->device_memory_bytes ? config->device_memory_bytes : UINT64_MAX;
+    atomic_flag_clear(&dev->views_busy);
     pthread_mutex_init(&dev->table_lock, NULL);
     err = mb__cuda_helper_config(dev, config);
     if (!err)
@@ -447,6 +448,7 @@ static void close_lost(struct mb_cuda *dev)
     mb__cuda_refill_stop(dev);
     drop_queues(dev);
     mb__nvrm_mem_destroy(&dev->shared_rm);
+    mb__cuda_pages_drop(dev);
     mb__nvrm_phys_destroy(&dev->phys);
     mb__nvrm_vas_destroy(&dev->vas);
     mb__nvrm_client_close(&dev->rm);
