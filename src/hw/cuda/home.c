@@ -311,7 +311,7 @@ static enum mb_err take_frames(struct mb_cuda *dev, struct mb_cuda_slab *slab,
 static enum mb_err acquire_device(struct mb_cuda *dev, struct mb_cuda_slab *slab)
 {
     struct mb_cuda_map_event event = {.seen = false};
-    uint64_t *phys = malloc(sizeof(*phys) * slab->frames);
+    uint64_t *phys = calloc(slab->frames, sizeof(*phys));
     enum mb_err err;
 
     if (!phys)
