@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/handles.h"
 #include "base/log.h"
 #include "hw/fault.h"
 #include "hw/profile.h"
@@ -25,9 +26,11 @@ enum {
 };
 
 static pthread_mutex_t shells_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct mb_device *shells; /* closed ones; shells_lock */
-static struct mb_device *opened; /* open ones, by the same link; shells_lock */
-static bool in_fork;             /* set in the child, which has one thread then */
+static struct mb_device *shells;                   /* closed ones; shells_lock */
+static struct mb_device *opened;                   /* open ones, by the same link; shells_lock */
+static struct mb__handles live = MB__HANDLES_INIT; /* open devices, for calls with any pointer */
+static const struct mb_device *usual; /* one of them, or NULL: mostly the only one; atomic */
+static bool in_fork;                  /* set in the child, which has one thread then */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 
 static void mark_child(void)
@@ -47,7 +50,9 @@ bool mb__in_fork(void)
 
 bool mb__device_is_open(const struct mb_device *dev)
 {
-    return dev && __atomic_load_n(&dev->magic, __ATOMIC_ACQUIRE) == MB__DEVICE_MAGIC;
+    if (__builtin_expect(dev && dev == __atomic_load_n(&usual, __ATOMIC_ACQUIRE), 1))
+        return true;
+    return mb__handles_has(&live, dev);
 }
 
 /* A shell with nothing set but its lock. */
@@ -88,12 +93,16 @@ static void enlist(struct mb_device *dev)
     pthread_mutex_lock(&shells_lock);
     dev->next_shell = opened;
     opened = dev;
+    if (!usual)
+        __atomic_store_n(&usual, dev, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&shells_lock);
 }
 
 static void delist(struct mb_device *dev)
 {
     pthread_mutex_lock(&shells_lock);
+    if (usual == dev)
+        __atomic_store_n(&usual, NULL, __ATOMIC_RELEASE);
     for (struct mb_device **at = &opened; *at; at = &(*at)->next_shell) {
         if (*at == dev) {
             *at = dev->next_shell;
@@ -133,6 +142,7 @@ __attribute__((destructor)) static void free_shells(void)
         free(dev);
     }
     pthread_mutex_unlock(&shells_lock);
+    mb__handles_fini(&live);
 }
 
 /* Tests with fault injection put a device in front that can be told to fail. */
@@ -298,6 +308,8 @@ enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **
     err = open_parts(dev);
     if (!err)
         err = mb__watch_open(dev);
+    if (!err && !mb__handles_add(&live, dev))
+        err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the list of devices");
     if (err)
         goto undo_parts;
     enlist(dev);
@@ -316,6 +328,7 @@ undo_shell:
 void mb__device_close(struct mb_device *dev)
 {
     __atomic_store_n(&dev->magic, 0, __ATOMIC_RELEASE);
+    mb__handles_del(&live, dev);
     delist(dev);
     (void)dev->hw->ops->device_sync(dev->hw);
     mb__lock(&dev->lock);

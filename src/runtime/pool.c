@@ -13,13 +13,22 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/handles.h"
 #include "base/log.h"
 #include "runtime/debug.h"
 #include "runtime/watch.h"
 
 #define FRAME MB_FRAME_BYTES
 
-/* The record stays with the device, so that a stale handle is seen. */
+static struct mb__handles live =
+    MB__HANDLES_INIT; /* pools of all devices, for calls with any pointer */
+
+__attribute__((destructor)) static void forget_pools(void)
+{
+    mb__handles_fini(&live);
+}
+
+/* The record stays with the device: who looked at it without the lock finds the magic gone. */
 static void pool_discard(struct mb_pool *pool)
 {
     mb__heap_fini(&pool->heap);
@@ -56,6 +65,10 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
             return err;
         }
     }
+    if (!mb__handles_add(&live, pool)) {
+        pool_discard(pool);
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the list of pools");
+    }
     pool->next = dev->pools;
     if (pool->next)
         pool->next->prev = pool;
@@ -67,12 +80,14 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
 
 bool mb__pool_is_open(const struct mb_pool *pool)
 {
-    return pool && __atomic_load_n(&pool->magic, __ATOMIC_ACQUIRE) == MB__POOL_MAGIC;
+    return mb__handles_has(&live, pool) &&
+           __atomic_load_n(&pool->magic, __ATOMIC_ACQUIRE) == MB__POOL_MAGIC;
 }
 
 static void pool_retire(struct mb_pool *pool)
 {
     __atomic_store_n(&pool->magic, 0, __ATOMIC_RELEASE);
+    mb__handles_del(&live, pool);
     if (pool->prev)
         pool->prev->next = pool->next;
     else

@@ -18,6 +18,7 @@
  * remembered of the old stream stays true.
  */
 #include "base/err.h"
+#include "base/handles.h"
 #include "base/log.h"
 #include "runtime/runtime.h"
 
@@ -482,6 +483,14 @@ enum mb_err mb__stream_sync(struct mb_device *dev, mb_stream native)
 
 /* ------------------------------------------------------------------ events */
 
+static struct mb__handles live =
+    MB__HANDLES_INIT; /* events of all devices, for calls with any pointer */
+
+__attribute__((destructor)) static void forget_events(void)
+{
+    mb__handles_fini(&live);
+}
+
 enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
 {
     struct mb_event *event = dev->spare_events;
@@ -492,8 +501,10 @@ enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
     } else {
         event = calloc(1, sizeof(*event));
     }
-    if (!event)
+    if (!event || !mb__handles_add(&live, event)) {
+        free(event);
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for an event");
+    }
     __atomic_store_n(&event->dev, dev, __ATOMIC_RELEASE);
     event->next = dev->events;
     if (event->next)
@@ -505,7 +516,7 @@ enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
 
 bool mb__event_of(const struct mb_event *event, const struct mb_device *dev)
 {
-    return event && __atomic_load_n(&event->dev, __ATOMIC_ACQUIRE) == dev;
+    return mb__handles_has(&live, event) && __atomic_load_n(&event->dev, __ATOMIC_ACQUIRE) == dev;
 }
 
 void mb__event_drop(struct mb_event *event)
@@ -521,6 +532,7 @@ void mb__event_drop(struct mb_event *event)
     if (event->next)
         event->next->prev = event->prev;
     __atomic_store_n(&event->dev, NULL, __ATOMIC_RELEASE);
+    mb__handles_del(&live, event);
     free(event->clock);
     event->clock = NULL;
     event->prev = NULL;
@@ -596,6 +608,7 @@ void mb__events_fini(struct mb_device *dev)
         struct mb_event *event = dev->events;
 
         dev->events = event->next;
+        mb__handles_del(&live, event);
         free(event->clock);
         free(event);
     }

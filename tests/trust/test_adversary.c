@@ -79,9 +79,94 @@ TEST(forged_handles)
         CHECK_PTR_EQ(out, NULL);
         tried += 17;
     }
-    printf("%u calls with forged handles\n", tried);
+    printf("COUNT calls with forged handles %u\n", tried);
     RT_OK(mb_free(dev, block));
     rt_close(dev);
+}
+
+/* Pointers to nowhere, to code, to the middle of live objects: none is followed. */
+TEST(wild_handles)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    uint64_t state = mb_test_seed(), tried = 0;
+    mb_event event;
+    mb_pool pool;
+
+    RT_OK(mb_event_create(dev, &event));
+    RT_OK(mb_pool_create(dev, &pool));
+    for (unsigned round = 0; round < 20000; round++) {
+        uintptr_t near[] = {(uintptr_t)dev, (uintptr_t)event, (uintptr_t)pool,
+                            (uintptr_t)&mb_malloc, (uintptr_t)&state};
+        uintptr_t base = near[mb_test_random_below(&state, 5)];
+        unsigned kind = (unsigned)mb_test_random_below(&state, 4);
+        void *wild =
+            (void *)(kind == 0   ? (uintptr_t)mb_test_random(&state)
+                     : kind == 1 ? (uintptr_t)mb_test_random_below(&state, 4096)
+                     : kind == 2 ? base + 1 + mb_test_random_below(&state, 64)
+                                 : base ^ (uintptr_t)1 << mb_test_random_below(&state, 64));
+        struct mb_map_op op = {.kind = MB_MAP,
+                               .prot = MB_PROT_READ_WRITE,
+                               .va = wild,
+                               .bytes = 2 * RT_MIB,
+                               .mem = wild};
+        struct mb_stats stats;
+        void *out = NULL;
+        uint64_t value;
+
+        if (wild == (void *)dev || wild == (void *)event || wild == (void *)pool)
+            continue;
+        CHECK_EQ(mb_malloc_async(wild, 100, NULL, &out), MB_ERR_INVALID);
+        CHECK_EQ(mb_free_async(wild, wild, NULL), MB_ERR_INVALID);
+        CHECK_EQ(mb_stats_get(wild, &stats), MB_ERR_INVALID);
+        CHECK_EQ(mb_check_tables(wild, true, NULL), MB_ERR_INVALID);
+        CHECK_STR_EQ(mb_device_name(wild), "");
+        mb_close(wild);
+        CHECK_EQ(mb_pool_malloc_async(wild, 100, NULL, &out), MB_ERR_INVALID);
+        CHECK_EQ(mb_pool_get(wild, MB_POOL_LIMIT, &value), MB_ERR_INVALID);
+        CHECK_EQ(mb_pool_trim(wild, 0), MB_ERR_INVALID);
+        CHECK_EQ(mb_pool_destroy(wild), MB_ERR_INVALID);
+        CHECK_EQ(mb_event_record(dev, wild, NULL), MB_ERR_INVALID);
+        CHECK_EQ(mb_stream_wait_event(dev, NULL, wild), MB_ERR_INVALID);
+        CHECK_EQ(mb_event_destroy(dev, wild), MB_ERR_INVALID);
+        if (wild) {
+            CHECK_EQ(mb_mem_release(dev, wild), MB_ERR_NOT_FOUND);
+            CHECK_EQ(mb_free(dev, wild), MB_ERR_NOT_FOUND);
+        }
+        CHECK_NE(mb_mem_map(dev, &op), MB_OK);
+        CHECK_PTR_EQ(out, NULL);
+        tried += 16;
+    }
+    printf("COUNT calls with wild handles %llu\n", (unsigned long long)tried);
+    RT_OK(mb_event_destroy(dev, event));
+    RT_OK(mb_pool_destroy(pool));
+    rt_close(dev);
+}
+
+/* Handles of a device that was closed, whose memory the heap may have given to others. */
+TEST(handles_of_a_closed_device)
+{
+    void *filler[64];
+    mb_device dev = rt_open("backend:sim,device_memory:64m"), next;
+    mb_event event;
+    mb_pool pool;
+    uint64_t value;
+
+    RT_OK(mb_event_create(dev, &event));
+    RT_OK(mb_pool_create(dev, &pool));
+    mb_close(dev);
+    for (unsigned i = 0; i < 64; i++) {
+        filler[i] = malloc(64 + 16 * i);
+        CHECK(filler[i] != NULL);
+        memset(filler[i], 0x6d, 64 + 16 * i);
+    }
+    CHECK_EQ(mb_pool_get(pool, MB_POOL_LIMIT, &value), MB_ERR_INVALID);
+    CHECK_EQ(mb_pool_destroy(pool), MB_ERR_INVALID);
+    next = rt_open("backend:sim,device_memory:64m");
+    CHECK_EQ(mb_event_destroy(next, event), MB_ERR_INVALID);
+    CHECK_EQ(mb_event_record(next, event, NULL), MB_ERR_INVALID);
+    for (unsigned i = 0; i < 64; i++)
+        free(filler[i]);
+    rt_close(next);
 }
 
 /* Handles of objects that are gone: of another device, destroyed, closed. */
