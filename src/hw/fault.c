@@ -124,6 +124,11 @@ PASS(read_slots,
       struct mb_pte *out),
      (dev, view, first, count, out))
 
+PASS(scrub_slots,
+     (struct mb_hw_dev * dev, const struct mb_hw_view *view, uint32_t first, uint32_t count,
+      const struct mb_scrub_want *want, uint32_t *wrong, uint32_t capacity, uint32_t *differing),
+     (dev, view, first, count, want, wrong, capacity, differing))
+
 static void table_free(struct mb_hw_dev *dev, uint64_t phys, uint64_t bytes)
 {
     dev = of(dev)->inner;

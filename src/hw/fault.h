@@ -35,7 +35,8 @@
     X(fill)                                                                                        \
     X(verify)                                                                                      \
     X(copy)                                                                                        \
-    X(read_slots)
+    X(read_slots)                                                                                  \
+    X(scrub_slots)
 
 enum mb_hw_fault_op {
 #define MB_HW_FAULT_ENUM(name) MB_HW_FAULT_##name,

@@ -3,20 +3,26 @@
  * Live entries against the record: what another module, or a mistake, did to the tables is found
  * here and can be put right.
  *
- * How       Entries are read piece by piece. One that differs is judged unless its window has a
- *           batch under way, whose entries may be of either side. Repairs are ordinary commands
- * (leaves, BARRIER,
- *           INVALIDATE, MEMBAR) on vm's own stream.
- * Cost      One read of every table that exists, under the lock.
+ * How       Piece by piece, by the device where the backend has a scrubber (kernels/pte_scrub.h), by
+ *           reading the entries elsewhere. One that differs is looked at again and judged unless
+ *           its window has a batch under way, whose entries may be of either side. Repairs are
+ *           ordinary commands (leaves, BARRIER, INVALIDATE, MEMBAR) on vm's own stream.
+ * Cost      One read of every table that exists, under the lock; on the host 16 bytes of record for
+ *           each slot of a piece.
  * Locking   vm's lock.
  */
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "base/err.h"
 #include "vm/internal.h"
 
-enum { AT_ONCE = 256 };
+enum {
+    AT_ONCE = 256,      /* entries read in one call */
+    SCRUB_MOST = 65536, /* compared in one call: a kernel should have something to do */
+    NAMED = 1024,       /* differing ones named in one call; with more the pass is repeated */
+};
 
 /* One pass over all tables. */
 struct scrub {
@@ -25,7 +31,8 @@ struct scrub {
     struct mb_tables_report sum;
     char first[192];       /* text of the first wrong entry */
     MB_VEC(mb_pfn) frames; /* of repairs, one each; commands point into it when it is complete */
-    MB_VEC(struct mb__drop) slots; /* to be rewritten: region, slot in .group */
+    MB_VEC(struct mb__drop) slots;     /* to be rewritten: region, slot in .group */
+    MB_VEC(struct mb_scrub_want) want; /* of one call */
 };
 
 /* What the record says of a slot. */
@@ -44,6 +51,13 @@ static bool entry_agrees(const struct mb_hw_view *view, const struct mb_leaf *le
     }
     return valid && leaf->phys == mb__phys_of_pfn((mb_pfn){want.pfn}) &&
            !(leaf->flags & MB_LEAF_READ_ONLY) == (want.prot == MB_PROT_READ_WRITE);
+}
+
+static int by_number(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return (x > y) - (x < y);
 }
 
 /* False: nothing is known. */
@@ -173,6 +187,82 @@ static enum mb_err compare(struct scrub *scrub, const struct mb__region *region,
     return err;
 }
 
+/* What the slot's entry must be, for the device. */
+static struct mb_scrub_want wanted(const struct mb_vm *vm, const struct mb__region *region,
+                                   const struct mb_hw_view *view, uint32_t slot)
+{
+    enum mb_fmt fmt = vm->hw->caps.format;
+    uint64_t valid = mb_fmt_leaf_template(fmt, view->leaf_shift, mb_fmt_user_flags(fmt, 1),
+                                          MB_AP_VID, vm->hw->caps.kind) &
+                     1; /* bit 0 of every format */
+    struct expected want;
+
+    if (!expected(vm, region, slot, &want))
+        return (struct mb_scrub_want){0, 0};
+    if (want.prot != MB_PROT_NONE)
+        return (struct mb_scrub_want){
+            mb_fmt_leaf_at(fmt, view->leaf_shift, mb__pgt_template(vm, view->leaf_shift, want.prot),
+                           want.pfn)
+                .lo,
+            UINT64_MAX};
+    if (mb__pfn_eq(view->clear_pfn, MB_NO_PFN))
+        return (struct mb_scrub_want){0, valid};
+    return (struct mb_scrub_want){valid | (uint64_t)view->clear_pfn.n << mb_fmt_pfn_shift(fmt),
+                                  valid | mb_fmt_leaf_addr_mask(fmt, MB_AP_VID)};
+}
+
+/* One piece, or as much of it as one call takes, by the device. Judging waits for nothing. */
+static enum mb_err scrub_piece(struct scrub *scrub, const struct mb__region *region,
+                               const struct mb_hw_view *view, uint32_t first, uint32_t count)
+{
+    struct mb_vm *vm = scrub->vm;
+    uint32_t base = (uint32_t)((view->va.addr - region->base.addr) >> region->leaf_shift);
+    uint32_t named[NAMED], differing = 0;
+    enum mb_err err;
+
+    scrub->want.count = 0;
+    if (!MB_VEC_RESERVE(&scrub->want, count))
+        return mb__no_host_memory("a list of entries");
+    for (uint32_t i = 0; i < count; i++)
+        scrub->want.data[i] = wanted(vm, region, view, base + first + i);
+    err = vm->hw->ops->scrub_slots(vm->hw, view, first, count, scrub->want.data, named, NAMED,
+                                   &differing);
+    if (err)
+        return err;
+    if (differing > NAMED) { /* too many to name: as where there is no scrubber */
+        for (uint32_t i = 0; !err && i < count; i += AT_ONCE)
+            err =
+                compare(scrub, region, view, first + i, count - i < AT_ONCE ? count - i : AT_ONCE);
+        return err;
+    }
+    scrub->sum.entries += count;
+    qsort(named, differing, sizeof(named[0]), by_number);
+    for (uint32_t i = 0; !err && i < differing; i++) {
+        struct expected want;
+
+        if (expected(vm, region, base + first + named[i], &want))
+            err = judge(scrub, region, view, first + named[i], want);
+    }
+    return err;
+}
+
+static enum mb_err compare_view(struct scrub *scrub, const struct mb__region *region,
+                                const struct mb_hw_view *view)
+{
+    uint32_t slots = (uint32_t)(view->bytes >> region->leaf_shift);
+    bool device = scrub->vm->hw->ops->scrub_slots != NULL;
+    uint32_t most = device ? SCRUB_MOST : AT_ONCE;
+    enum mb_err err = MB_OK;
+
+    for (uint32_t i = 0; !err && i < slots; i += most) {
+        uint32_t count = slots - i < most ? slots - i : most;
+
+        err = device ? scrub_piece(scrub, region, view, i, count)
+                     : compare(scrub, region, view, i, count);
+    }
+    return err;
+}
+
 static enum mb_err compare_all(struct scrub *scrub)
 {
     enum mb_err err = MB_OK;
@@ -180,13 +270,8 @@ static enum mb_err compare_all(struct scrub *scrub)
     for (unsigned r = 0; r < MB__REGIONS; r++) {
         const struct mb__region *region = &scrub->vm->region[r];
 
-        for (uint32_t p = 0; !err && p < region->pieces; p++) {
-            const struct mb_hw_view *view = &region->piece[p].view;
-            uint32_t slots = (uint32_t)(view->bytes >> region->leaf_shift);
-
-            for (uint32_t i = 0; !err && i < slots; i += AT_ONCE)
-                err = compare(scrub, region, view, i, slots - i < AT_ONCE ? slots - i : AT_ONCE);
-        }
+        for (uint32_t p = 0; !err && p < region->pieces; p++)
+            err = compare_view(scrub, region, &region->piece[p].view);
     }
     return err;
 }
@@ -232,6 +317,7 @@ static enum mb_err repair(struct scrub *scrub)
 
     if (!err)
         err = compare_all(&again);
+    MB_VEC_FREE(&again.want);
     if (err)
         return err;
     scrub->sum.repaired = scrub->sum.wrong -
@@ -257,6 +343,7 @@ enum mb_err mb__vm_scrub(struct mb_vm *vm, bool fix, struct mb_tables_report *ou
     mb__unlock(&vm->lock);
     MB_VEC_FREE(&scrub.frames);
     MB_VEC_FREE(&scrub.slots);
+    MB_VEC_FREE(&scrub.want);
     if (out && (!err || err == MB_ERR_CORRUPT))
         *out = scrub.sum;
     return err;

@@ -264,7 +264,7 @@ int main(int argc, char **argv)
         {"fork", gt_test_fork},         {"broken", gt_test_broken},   {"victim", gt_test_victim},
         {"kill", gt_test_kill},         {"refused", gt_test_refused}, {"sweep", gt_test_sweep},
         {"exit", gt_test_exit},         {"bench", gt_test_bench},     {"ready", gt_test_ready},
-        {"variant", gt_test_variant}};
+        {"variant", gt_test_variant},   {"scrub", gt_test_scrub}};
 
     setvbuf(stdout, NULL, _IOLBF, 0);
     (void)signal(SIGALRM, on_alarm);

@@ -118,5 +118,6 @@ int gt_test_exit(void);
 int gt_test_bench(void);
 int gt_test_ready(void);
 int gt_test_variant(void);
+int gt_test_scrub(void);
 
 #endif

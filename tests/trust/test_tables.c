@@ -221,7 +221,77 @@ TEST(random_damage_is_all_found_and_all_repaired)
         CHECK_EQ(expect(&v, true, MB_OK).repaired, wrong);
         victim_close(&v);
     }
-    printf("%u entries changed behind the record's back\n", pokes);
+    printf("COUNT entries changed behind the record's back, found and repaired %u\n", pokes);
+}
+
+/* More wrong entries than the scrubber names in one call, and a backend without a scrubber. */
+TEST(many_wrong_entries_and_no_scrubber)
+{
+    enum { MANY = 1100 };
+    struct mb_map_op op = {.kind = MB_MAP, .prot = MB_PROT_READ_WRITE, .bytes = MANY * 2 * RT_MIB};
+    mb_device dev = rt_open("backend:sim,device_memory:4g");
+    struct mb_hw_ops ops = *dev->hw->ops;
+    const struct mb_hw_ops *saved = dev->hw->ops;
+    struct victim v = {.dev = dev};
+    uint64_t state = mb_test_seed();
+    unsigned wrong = 0, shift = (unsigned)mb_test_random_below(&state, 7);
+
+    RT_OK(mb_mem_create(dev, op.bytes, &v.mem));
+    RT_OK(mb_mem_reserve(dev, op.bytes, 0, &v.va));
+    op.va = v.va;
+    op.mem = v.mem;
+    RT_OK(mb_mem_map(dev, &op));
+    RT_OK(dev->hw->ops->stream_create(dev->hw, &v.native));
+    RT_OK(dev->hw->ops->stream_open(dev->hw, v.native, &v.stream));
+    for (unsigned i = 0; i < MANY; i++, wrong++)
+        poke(&v, page(&v, i), NULL, MB_PROT_NONE);
+    found_and_repaired(&v, wrong, 0, page(&v, 0));
+    ops.scrub_slots = NULL;
+    for (unsigned round = 0; round < 2; round++) { /* the same damage, seen both ways */
+        dev->hw->ops = round ? &ops : saved;
+        for (unsigned i = shift; i < MANY; i += 7)
+            poke(&v, page(&v, i), NULL, MB_PROT_NONE);
+        found_and_repaired(&v, (MANY - shift + 6) / 7, 0, page(&v, shift));
+    }
+    dev->hw->ops = saved;
+    dev->hw->ops->stream_close(dev->hw, v.stream);
+    RT_OK(dev->hw->ops->stream_destroy(dev->hw, v.native));
+    op.kind = MB_UNMAP;
+    RT_OK(mb_mem_map(dev, &op));
+    RT_OK(mb_mem_unreserve(dev, v.va, op.bytes));
+    RT_OK(mb_mem_release(dev, v.mem));
+    rt_close(dev);
+}
+
+/* The body that device and host share: every bit that counts is seen, in every format. */
+TEST(scrubber_body)
+{
+    uint64_t state = mb_test_seed();
+    unsigned tried = 0;
+
+    for (int fmt = MB_FMT_GMMU_V2; fmt <= MB_FMT_GFX9_TF; fmt++) {
+        for (unsigned i = 0; i < 1000; i++) {
+            uint32_t flags = mb_fmt_user_flags((enum mb_fmt)fmt, i & 1);
+            uint64_t tmpl =
+                mb_fmt_leaf_template((enum mb_fmt)fmt, MB_FRAME_SHIFT, flags, MB_AP_VID, 6);
+            uint32_t pfn = (uint32_t)mb_test_random_below(&state, 1 << 20) * MB_FRAME_PFNS;
+            struct mb_pte pte = mb_fmt_leaf_at((enum mb_fmt)fmt, MB_FRAME_SHIFT, tmpl, pfn);
+            struct mb_scrub_want want = {pte.lo, UINT64_MAX}, none = {0, 1}, any = {0, 0};
+            struct mb_pte bad = pte;
+
+            CHECK(!mb_scrub_differs(pte, want));
+            CHECK(mb_scrub_differs(pte, none));
+            CHECK(!mb_scrub_differs(pte, any));
+            bad.lo ^= UINT64_C(1) << mb_test_random_below(&state, 64);
+            CHECK(mb_scrub_differs(bad, want));
+            bad = pte;
+            bad.hi = UINT64_C(1) << mb_test_random_below(&state, 64);
+            CHECK(mb_scrub_differs(bad, want));
+            CHECK(!mb_scrub_differs((struct mb_pte){0}, none));
+            tried += 6;
+        }
+    }
+    printf("COUNT entries compared by the scrubber's body %u\n", tried);
 }
 
 /* A batch that has not come to its turn: its entries may be of either side, so they are not judged.
@@ -255,9 +325,9 @@ TEST(batches_under_way_are_not_judged)
 TEST(repair_that_fails)
 {
     static const enum mb_hw_fault_op ops[] = {MB_HW_FAULT_read_slots, MB_HW_FAULT_submit,
-                                              MB_HW_FAULT_fence_wait_host};
+                                              MB_HW_FAULT_fence_wait_host, MB_HW_FAULT_scrub_slots};
 
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 4; i++) {
         struct victim v = victim_open(configs[0]);
         mb_pfn pfn = stranger_frame(&v);
         struct mb_tables_report report = {0};

@@ -232,6 +232,37 @@ static enum mb_err sim_read_slots(struct mb_hw_dev *hw, const struct mb_hw_view 
     return err;
 }
 
+/* The scrubber's body, run over the tables as a kernel would. */
+static enum mb_err sim_scrub_slots(struct mb_hw_dev *hw, const struct mb_hw_view *view,
+                                   uint32_t first, uint32_t count, const struct mb_scrub_want *want,
+                                   uint32_t *wrong, uint32_t capacity, uint32_t *differing)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    enum mb_err err = MB_OK;
+    uint32_t found = 0;
+
+    sim_lock(dev);
+    if (!dev->explore)
+        mb__sim_engine_run(dev, dev->host_ns);
+    if ((uint64_t)first + count > view->bytes >> view->leaf_shift)
+        err = mb__fail(MB_ERR_INVALID, "scrub_slots: slots %u + %u lie outside the view", first,
+                       count);
+    for (uint32_t i = 0; !err && i < count; i++) {
+        struct mb_pte pte = {0};
+
+        err = read_slots(dev, view, first + i, 1, &pte);
+        if (!err && mb_scrub_differs(pte, want[i])) {
+            if (found < capacity)
+                wrong[found] = i;
+            found++;
+        }
+    }
+    if (!err)
+        *differing = found;
+    sim_unlock(dev);
+    return err;
+}
+
 /* ------------------------------------------------------------ fences */
 
 static enum mb_err sim_fence_record(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
@@ -381,6 +412,7 @@ static const struct mb_hw_ops sim_ops = {
     .health = sim_health,
     .intend = sim_intend,
     .read_slots = sim_read_slots,
+    .scrub_slots = sim_scrub_slots,
 };
 
 enum mb_err mb__sim_open(const struct mb_hw_config *config, struct mb_hw_dev **out)
