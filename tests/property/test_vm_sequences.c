@@ -208,6 +208,10 @@ TEST(no_guard)
 
 TEST(sequences_did_something)
 {
+    printf("COUNT random sequences against a naive model %llu\n",
+           (unsigned long long)(work.sequences));
+    printf("COUNT batches of those %llu\n", (unsigned long long)(work.batches));
+    printf("COUNT entries of those %llu\n", (unsigned long long)(work.entries));
     printf("%llu sequences, %llu batches, %llu entries, %llu invalidates, %llu epochs, %llu pages "
            "judged\n",
            (unsigned long long)work.sequences, (unsigned long long)work.batches,

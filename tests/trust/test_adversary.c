@@ -285,8 +285,8 @@ TEST(freed_by_two_threads)
     free_race(&race, 0);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     pthread_barrier_destroy(&race.start);
-    printf("%d blocks freed twice at once: %u and %u times the one or the other was first\n", RACES,
-           race.won[0], race.won[1]);
+    printf("COUNT blocks freed by two threads at once %d\n", RACES);
+    printf("%u and %u times the one or the other was first\n", race.won[0], race.won[1]);
     CHECK_EQ(race.won[0] + race.won[1], RACES);
     CHECK_EQ(race.bad, 0);
     rt_close(race.dev);

@@ -114,6 +114,7 @@ TEST(killed_at_random_points)
         audit_state_free(&last);
         unlink(path);
     }
+    printf("COUNT processes killed at random points, log read by another %d\n", KILLS);
     printf("%d processes killed; %llu records read, %llu pages mapped at the end, %llu batches of "
            "unknown outcome\n",
            KILLS, (unsigned long long)records, (unsigned long long)mapped,

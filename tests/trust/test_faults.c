@@ -96,6 +96,10 @@ static void sweep(const char *config)
             CHECK(n < N_MAX);
         }
     }
+    printf("COUNT programs with a failing backend function below the public interface %llu\n",
+           (unsigned long long)(programs - before));
+    printf("COUNT calls of those programs %llu\n", (unsigned long long)(calls));
+    printf("COUNT of these calls failed %llu\n", (unsigned long long)(failures));
     printf("%llu programs, %llu calls, %llu of them failed\n",
            (unsigned long long)(programs - before), (unsigned long long)calls,
            (unsigned long long)failures);

@@ -99,7 +99,7 @@ TEST(foreign_frames_are_refused)
             rig_check_tables(&b.rig);
         }
     }
-    printf("%u batches with frames that are not the caller's, none written\n", refused);
+    printf("COUNT batches naming frames that are not the caller's, none written %u\n", refused);
     CHECK(refused > ROUNDS / 2);
     rig_check(&b.rig);
     rig_check_tables(&b.rig);

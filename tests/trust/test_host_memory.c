@@ -130,6 +130,9 @@ static void sweep(const char *config)
             n++;
         CHECK(n < N_MAX);
     }
+    printf("COUNT programs with a failing host allocation %llu\n", (unsigned long long)(programs));
+    printf("COUNT calls that failed for want of host memory %llu\n",
+           (unsigned long long)(failures));
     printf("%llu programs, %llu calls, %llu of them failed, %llu devices lost\n",
            (unsigned long long)programs, (unsigned long long)calls, (unsigned long long)failures,
            (unsigned long long)lost);
@@ -200,6 +203,6 @@ TEST(device_memory_runs_out_at_every_size)
         rt_close(dev);
         sizes++;
     }
-    printf("%u sizes\n", sizes);
+    printf("COUNT block sizes with device memory exhausted and refilled %u\n", sizes);
     free(block);
 }

@@ -6,10 +6,12 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -118,6 +120,65 @@ static void fork_with_an_open_device(void)
 TEST(fork_leaves_the_parent_alone)
 {
     in_child(fork_with_an_open_device);
+}
+
+struct busy {
+    mb_device dev;
+    bool stop; /* atomic */
+    unsigned rounds;
+};
+
+static void *keep_busy(void *user)
+{
+    struct busy *b = user;
+    uint64_t seed = (uint64_t)(uintptr_t)&seed;
+
+    while (!__atomic_load_n(&b->stop, __ATOMIC_RELAXED)) {
+        void *ptr;
+
+        MUST(!mb_malloc_async(b->dev, mb_test_random_below(&seed, 8 << 20) + 1, NULL, &ptr));
+        MUST(!mb_free_async(b->dev, ptr, NULL));
+        __atomic_add_fetch(&b->rounds, 1, __ATOMIC_RELAXED);
+    }
+    return NULL;
+}
+
+/* Other threads hold locks in the moment of the fork; the child has none of them and needs none. */
+static void fork_beside_busy_threads(void)
+{
+    struct busy b = {.dev = open_device()};
+    pthread_t thread[4];
+    void *block;
+
+    MUST(!mb_malloc(b.dev, 4 << 20, &block));
+    MUST(!mb_fill_async(b.dev, block, 4 << 20, 6, NULL));
+    for (int i = 0; i < 4; i++)
+        MUST(!pthread_create(&thread[i], NULL, keep_busy, &b));
+    for (int i = 0; i < 40; i++) {
+        pid_t child = fork();
+
+        MUST(child >= 0);
+        if (!child) {
+            all_forked(b.dev, block);
+            if (i % 4 == 0)
+                execl("/bin/true", "true", (char *)NULL);
+            if (i & 1)
+                _exit(0);
+            exit(0);
+        }
+        MUST(wait_for(child) == 0);
+    }
+    __atomic_store_n(&b.stop, true, __ATOMIC_RELAXED);
+    for (int i = 0; i < 4; i++)
+        MUST(!pthread_join(thread[i], NULL));
+    use_and_check(b.dev, block, 6);
+    MUST(!mb_free(b.dev, block));
+    mb_close(b.dev);
+}
+
+TEST(fork_beside_threads_that_allocate)
+{
+    in_child(fork_beside_busy_threads);
 }
 
 /* ------------------------------------------------------------ exec */
@@ -236,6 +297,66 @@ static void work_under_signals(void)
 TEST(signals)
 {
     in_child(work_under_signals);
+}
+
+static char log_path[64];
+
+/* Ends by a signal in the middle of its work: as an assertion, a fault, or the terminal's end
+ * would. */
+static void work_until(int number)
+{
+    char config[160];
+    mb_device dev;
+
+    snprintf(config, sizeof(config), "backend:sim,device_memory:128m,audit:%s", log_path);
+    MUST(!mb_open(0, config, &dev));
+    for (unsigned i = 0;; i++) {
+        void *ptr;
+
+        MUST(!mb_malloc_async(dev, (i % 30 + 1) << 20, NULL, &ptr));
+        if (i == 50)
+            raise(number);
+        MUST(!mb_free_async(dev, ptr, NULL));
+    }
+}
+
+/* Whatever ends the process, the log is whole, and the next process opens and goes on in it. */
+TEST(deadly_signals_leave_a_whole_log)
+{
+    static const int numbers[] = {SIGTERM, SIGHUP, SIGINT, SIGABRT, SIGSEGV, SIGBUS, SIGKILL};
+
+    for (unsigned i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        struct mb_audit_summary sum;
+        int fd, rc;
+        pid_t child;
+
+        snprintf(log_path, sizeof(log_path), "%s/mb-process-XXXXXX", P_tmpdir);
+        fd = mkstemp(log_path);
+        CHECK(fd >= 0);
+        close(fd);
+        for (unsigned round = 1; round <= 2; round++) {
+            fflush(stdout);
+            child = fork();
+            CHECK(child >= 0);
+            if (!child) {
+                struct rlimit none = {0, 0};
+
+                (void)setrlimit(RLIMIT_CORE, &none);
+                for (unsigned k = 0; k < sizeof(numbers) / sizeof(numbers[0]) - 1; k++)
+                    (void)signal(numbers[k], SIG_DFL);
+                work_until(numbers[i]);
+            }
+            rc = wait_for(child);
+            CHECK_EQ(rc, 1000 + numbers[i]);
+            CHECK_OK(mb_audit_read(log_path, NULL, NULL, &sum));
+            CHECK_EQ(sum.sessions, round);
+            CHECK_EQ(sum.tail_bytes, 0);
+            CHECK(!sum.closed);
+        }
+        unlink(log_path);
+    }
+    printf("COUNT processes ended by a signal %d\n",
+           2 * (int)(sizeof(numbers) / sizeof(numbers[0])));
 }
 
 /* ------------------------------------------------------------ dlclose */

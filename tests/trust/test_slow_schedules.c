@@ -160,6 +160,7 @@ static void explore(const char *like)
         }
         tear_down(&p);
     }
+    printf("COUNT schedules explored %d\n", SCHEDULES);
     printf("%s: %d schedules of %d steps on %d streams\n", like, SCHEDULES, STEPS, STREAMS);
 }
 

@@ -209,6 +209,7 @@ static void run_crowd(const char *config)
                               crowd.stream[p->stream]));
         RT_OK(mb_free_async(crowd.dev, p->ptr, crowd.stream[p->stream]));
     }
+    printf("COUNT rounds of 8 threads on 6 streams %llu\n", (unsigned long long)(crowd.calls));
     printf("%s: %llu rounds, %llu requests refused\n", config, (unsigned long long)crowd.calls,
            (unsigned long long)crowd.refused);
     for (unsigned i = 1; i < STREAMS; i++)

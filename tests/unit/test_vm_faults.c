@@ -220,7 +220,7 @@ static void sweep(struct rig_config config)
                        (unsigned long long)(n - 1));
         }
     }
-    printf("%u programs with a fault\n", runs);
+    printf("COUNT programs with a failing backend function below vm %u\n", runs);
     CHECK(runs > 100);
 }
 

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Misuse that needs two threads or two devices: objects destroyed twice at once, frames of another
+ * device. One caller wins, the other is told; the
+ * record holds, and no access is wrong.
+ */
+#include <pthread.h>
+#include <string.h>
+
+#include "runtime/runtime.h"
+#include "support/runtime_rig.h"
+
+enum { RACES = 2000, PAGE = 2 << 20 };
+
+/* ------------------------------------------------------------ destroyed twice at once */
+
+enum kind { EVENT, POOL, STREAM, MEM, RANGE, KINDS };
+
+struct pair {
+    mb_device dev;
+    enum kind kind;
+    void *object;
+    pthread_barrier_t start, end;
+    enum mb_err result[2];
+};
+
+static enum mb_err destroy(struct pair *p)
+{
+    switch (p->kind) {
+    case EVENT:
+        return mb_event_destroy(p->dev, p->object);
+    case POOL:
+        return mb_pool_destroy(p->object);
+    case STREAM:
+        return mb_stream_destroy(p->dev, p->object);
+    case MEM:
+        return mb_mem_release(p->dev, p->object);
+    default:
+        return mb_mem_unreserve(p->dev, p->object, PAGE);
+    }
+}
+
+static void *create(struct pair *p)
+{
+    void *object = NULL;
+
+    switch (p->kind) {
+    case EVENT:
+        RT_OK(mb_event_create(p->dev, (mb_event *)&object));
+        break;
+    case POOL:
+        RT_OK(mb_pool_create(p->dev, (mb_pool *)&object));
+        break;
+    case STREAM:
+        RT_OK(mb_stream_create(p->dev, (mb_stream *)&object));
+        break;
+    case MEM:
+        RT_OK(mb_mem_create(p->dev, PAGE, (mb_mem *)&object));
+        break;
+    default:
+        RT_OK(mb_mem_reserve(p->dev, PAGE, 0, &object));
+        break;
+    }
+    return object;
+}
+
+static void *destroyer(void *user)
+{
+    struct pair *p = user;
+
+    for (unsigned i = 0; i < RACES; i++) {
+        pthread_barrier_wait(&p->start);
+        p->result[1] = destroy(p);
+        pthread_barrier_wait(&p->end);
+    }
+    return NULL;
+}
+
+TEST(destroyed_by_two_threads)
+{
+    static struct pair p;
+    pthread_t thread;
+
+    memset(&p, 0, sizeof(p));
+    p.dev = rt_open("backend:sim,device_memory:256m");
+    CHECK_EQ(pthread_barrier_init(&p.start, NULL, 2), 0);
+    CHECK_EQ(pthread_barrier_init(&p.end, NULL, 2), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, destroyer, &p), 0);
+    for (unsigned i = 0; i < RACES; i++) {
+        p.kind = (enum kind)(i % KINDS);
+        p.object = create(&p);
+        pthread_barrier_wait(&p.start);
+        p.result[0] = destroy(&p);
+        pthread_barrier_wait(&p.end);
+        /* An event's second destruction that came while the first held the lock does nothing. */
+        if (p.kind == EVENT) {
+            CHECK(!p.result[0] || !p.result[1]);
+            continue;
+        }
+        CHECK_EQ(!p.result[0] + !p.result[1], 1);
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    pthread_barrier_destroy(&p.start);
+    pthread_barrier_destroy(&p.end);
+    printf("COUNT objects destroyed by two threads at once %d\n", RACES);
+    RT_OK(mb_check(p.dev));
+    rt_close(p.dev);
+}
+
+/* ------------------------------------------------------------ frames of another device */
+
+static void refused(mb_device dev, struct mb_map_op op, enum mb_err want)
+{
+    CHECK_EQ(mb_mem_map(dev, &op), want);
+    CHECK(mb_error_detail()[0] != 0);
+}
+
+/* A block, a mapping and a memory object of one device cannot be shown by another. */
+TEST(aliases_of_another_device)
+{
+    mb_device a = rt_open("backend:sim,device_memory:128m"),
+              b = rt_open("backend:sim,device_memory:128m");
+    struct mb_map_op op = {.prot = MB_PROT_READ_WRITE, .bytes = PAGE};
+    void *block = rt_malloc(a, 8 * PAGE, NULL), *va_a, *va_b, *apart;
+    struct mb_hw_counters before, after;
+    mb_mem mem;
+
+    RT_OK(mb_mem_create(a, 2 * PAGE, &mem));
+    /* Software GPUs begin with the same addresses, which are then each one's own. */
+    RT_OK(mb_mem_reserve(a, 64 * PAGE, 0, &apart));
+    RT_OK(mb_mem_reserve(a, 2 * PAGE, 0, &va_a));
+    RT_OK(mb_mem_reserve(b, 4 * PAGE, 0, &va_b));
+    op.va = va_a;
+    op.kind = MB_MAP;
+    op.mem = mem;
+    RT_OK(mb_mem_map(a, &op));
+    RT_OK(mb_device_sync(b));
+    b->hw->ops->counters(b->hw, &before);
+    op.va = va_b;
+    CHECK_NE((uintptr_t)va_a, (uintptr_t)va_b);
+    refused(b, op, MB_ERR_NOT_FOUND); /* the memory object */
+    op.kind = MB_ALIAS;
+    op.src = va_a;
+    refused(b, op, MB_ERR_NOT_FOUND);
+    op.src = (void *)(((uintptr_t)block + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    refused(b, op, MB_ERR_NOT_FOUND);
+    op.va = va_a; /* into a's reservation, from b's point of view */
+    op.src = va_b;
+    refused(b, op, MB_ERR_NOT_FOUND);
+    RT_OK(mb_device_sync(b));
+    b->hw->ops->counters(b->hw, &after);
+    CHECK_EQ(after.entries_written, before.entries_written);
+    RT_OK(mb_check(a));
+    RT_OK(mb_check(b));
+    RT_OK(mb_check_tables(a, false, NULL));
+    RT_OK(mb_check_tables(b, false, NULL));
+    rt_clean(a);
+    mb_close(b);
+    mb_close(a);
+}
