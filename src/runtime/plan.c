@@ -153,7 +153,7 @@ static struct choice choose(const struct mb__range *free, const struct mb__range
         if (!head)
             continue;
         choice.head = i;
-        if (head < bytes) {
+        if (head <= bytes) {
             choice.x = head;
             choice.cost = -COST_EDGE * (int64_t)head;
             complete(&best, choice, free, tails, count, bytes, whole_bytes);

@@ -151,6 +151,17 @@ TEST(plans_are_sound_and_none_is_missed)
     }
 }
 
+/* The head alone is the block, to the byte. */
+TEST(a_head_that_fits_exactly)
+{
+    struct mb__range ranges[1] = {{BASE + F / 4, F}}, pieces[3];
+    struct mb__plan plan = mb__plan(ranges, 1, F - F / 4, pieces);
+
+    CHECK_EQ(plan.count, 1);
+    CHECK_EQ(pieces[0].addr, BASE + F / 4);
+    CHECK_EQ(pieces[0].bytes, F - F / 4);
+}
+
 TEST(continuations_start_at_a_frame)
 {
     uint64_t state = mb_test_seed() + 1;
