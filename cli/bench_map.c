@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * bench_map.c - `moonbright bench map|unmap|remap|alias|protect|alloc|beside`: what a change of a
- * mapping costs, MoonBright's and the vendor's ways in one table of one run.
+ * bench_map.c - `moonbright bench map|unmap|remap|alias|protect|alloc|beside|host`: what a change of
+ * a mapping costs, MoonBright's and the vendor's ways in one table of one run.
  *
  * The library measures batches and the vendor's calls; what the public interface adds to a batch is
  * measured here (bench_api.c), as a program would see it.
@@ -47,7 +47,7 @@ static int measure(const struct cli_command *command, struct rows *rows, unsigne
 {
     enum mb_err err = mb_bench_run((int)device, config, options, on_row, rows);
 
-    if (!err && strcmp(options->name, "beside") != 0)
+    if (!err && strcmp(options->name, "beside") != 0 && strcmp(options->name, "host") != 0)
         err = bench_api(device, config, options, on_row, rows);
     if (err)
         return cli_fail(CLI_FAILED, command->name, "%s: %s", mb_error_name(err), mb_error_detail());
@@ -134,6 +134,27 @@ BENCH(remap, "remap", "addresses in use show other frames")
 BENCH(alias, "alias", "frames in use get further addresses")
 BENCH(protect, "protect", "mappings become read-only")
 BENCH(alloc, "alloc", "malloc and free of large blocks")
+
+static int run_host(int argc, char **argv)
+{
+    return run(&cli_bench_host, argc, argv);
+}
+
+const struct cli_command cli_bench_host = {
+    .name = "bench host",
+    .summary = "what mapping calls cost the host above the backend",
+    .help =
+        "usage: moonbright bench host [OPTION...]\n\n"
+        "  --sizes A,B,...     bytes of one operation (default 2MiB to 8GiB)\n"
+        "  --samples N         per line (default 200)\n"
+        "  --device-memory N   size of the software GPU's memory\n"
+        "  --seed N            of the frame lists (default 1)\n"
+        "  --commit TEXT       of the tree that was built, for the record\n"
+        "  --json              one JSON object instead of a table\n\n"
+        "Real time in microseconds that public calls block the calling thread on a device that\n"
+        "takes batches and executes none; the last column is nanoseconds a page.\n",
+    .run = run_host,
+};
 
 static int run_beside(int argc, char **argv)
 {

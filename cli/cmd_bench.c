@@ -6,9 +6,17 @@
 #include <string.h>
 
 /* In the order of the list; NULL ends it. */
-static const struct cli_command *const benches[] = {
-    &cli_bench_map,   &cli_bench_unmap, &cli_bench_remap,  &cli_bench_alias, &cli_bench_protect,
-    &cli_bench_alloc, &cli_bench_hot,   &cli_bench_beside, &cli_bench_frag,  NULL};
+static const struct cli_command *const benches[] = {&cli_bench_map,
+                                                    &cli_bench_unmap,
+                                                    &cli_bench_remap,
+                                                    &cli_bench_alias,
+                                                    &cli_bench_protect,
+                                                    &cli_bench_alloc,
+                                                    &cli_bench_host,
+                                                    &cli_bench_hot,
+                                                    &cli_bench_beside,
+                                                    &cli_bench_frag,
+                                                    NULL};
 
 #define PREFIX_LENGTH (sizeof("bench ") - 1)
 

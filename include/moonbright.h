@@ -332,7 +332,7 @@ struct mb_bench_row {
 typedef void (*mb_bench_callback)(void *user, const struct mb_bench_row *row);
 
 struct mb_bench_options {
-    const char *name;      /* map, unmap, remap, alias, protect, alloc, beside */
+    const char *name;      /* map, unmap, remap, alias, protect, alloc, beside, host */
     const uint64_t *sizes; /* bytes, multiples of 2 MiB; NULL: 2 MiB to 2 GiB */
     unsigned size_count;
     unsigned samples; /* 0: default; fewer are taken of what lasts long */

@@ -284,7 +284,7 @@ static enum mb_err any_malloc(mb_device dev, mb_pool pool, size_t bytes, bool ho
         err = mb__malloc(dev, pool, bytes, host, stream, out);
     }
     if (start)
-        mb__hist_record_shared(&dev->malloc_hist, mb__now_ns() - start);
+        mb__sample_end(dev, false, start);
     return err;
 }
 
@@ -299,7 +299,7 @@ static enum mb_err any_free(mb_device dev, void *ptr, bool host, mb_stream strea
         err = mb__free(dev, ptr, host, stream);
     }
     if (start)
-        mb__hist_record_shared(&dev->free_hist, mb__now_ns() - start);
+        mb__sample_end(dev, true, start);
     return err;
 }
 
@@ -355,7 +355,7 @@ static __attribute__((noinline)) enum mb_err watched_free(mb_device dev, void *p
     start = mb__sample_start(dev);
     err = free_and_note(dev, ptr, host, stream);
     if (start)
-        mb__hist_record_shared(&dev->free_hist, mb__now_ns() - start);
+        mb__sample_end(dev, true, start);
     mb__unlock(&watch->order);
     mb__nvtx_pop(watch->nvtx);
     mb__watch_deliver(dev);

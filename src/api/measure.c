@@ -6,6 +6,7 @@
  */
 #include <string.h>
 
+#include "api/bench_host.h"
 #include "api/config.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -45,7 +46,11 @@ enum mb_err mb_bench_run(int ordinal, const char *config, const struct mb_bench_
     NEED(options && options->name && callback,
          "mb_bench_run: options with a name, and a callback, are needed");
     err = mb__config_read(ordinal, config, &parsed);
-    return err ? err : mb__bench_run(parsed.backend, &parsed.hw, options, callback, user);
+    if (err)
+        return err;
+    if (strcmp(options->name, "host") == 0)
+        return mb__bench_host(&parsed, options, callback, user);
+    return mb__bench_run(parsed.backend, &parsed.hw, options, callback, user);
 }
 
 enum mb_err mb_litmus_list(struct mb_litmus_info *list, unsigned capacity, unsigned *count)

@@ -303,7 +303,7 @@ static enum mb_err check_options(const struct mb_bench_options *o)
     if (!known)
         return mb__fail(MB_ERR_INVALID,
                         "there is no bench \"%.32s\"; there are map, unmap, remap, alias, "
-                        "protect, alloc and beside",
+                        "protect, alloc, beside and host",
                         o->name);
     for (unsigned i = 0; i < o->size_count; i++)
         if (!o->sizes[i] || o->sizes[i] % MB_FRAME_BYTES || o->sizes[i] > (uint64_t)64 << 30)

@@ -37,7 +37,7 @@ enum {
 static enum mb_err block_new(struct mb_device *dev, struct mb__block **out)
 {
     if (!dev->spare_blocks) {
-        struct mb__block *chunk = calloc(BLOCK_CHUNK, sizeof(*chunk));
+        struct mb__block *chunk = mb__calloc_apart(BLOCK_CHUNK, sizeof(*chunk));
 
         if (!chunk || !MB_VEC_PUSH(&dev->block_chunks, chunk)) {
             free(chunk);
@@ -78,7 +78,7 @@ void mb__blocks_fini(struct mb_device *dev)
 
 void mb__take_range(struct mb__request *req, uint64_t addr, uint64_t bytes)
 {
-    struct mb__node **tail = &req->block->pieces;
+    struct mb__node **tail = req->last ? &req->last->piece_next : &req->block->pieces;
 
     while (*tail)
         tail = &(*tail)->piece_next;
@@ -87,8 +87,8 @@ void mb__take_range(struct mb__request *req, uint64_t addr, uint64_t bytes)
         uint64_t part = node->addr + node->bytes - addr;
 
         part = part < bytes ? part : bytes;
-        *tail = mb__heap_take(&req->pool->heap, node, addr, part, req->block);
-        tail = &(*tail)->piece_next;
+        req->last = *tail = mb__heap_take(&req->pool->heap, node, addr, part, req->block);
+        tail = &req->last->piece_next;
         addr += part;
         bytes -= part;
     }
@@ -492,9 +492,9 @@ enum mb_err mb__block_await(struct mb__block *block, struct mb__stream *stream)
     return err;
 }
 
-void mb__block_unpin(struct mb_device *dev, struct mb__block *block)
+void mb__block_unpin(struct mb_device *dev, struct mb__block *block, uint32_t count)
 {
-    uint32_t pins = block->pins - 1;
+    uint32_t pins = block->pins - count;
 
     __atomic_store_n(&block->pins, pins, __ATOMIC_RELEASE);
     if (pins || !was_freed(block))

@@ -11,6 +11,8 @@
  * the heap before a block is composed of pieces or the pool grows: at the peak they hold nothing.
  */
 #include <sched.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "runtime/runtime.h"
@@ -63,6 +65,55 @@ uint64_t mb__sample_start(struct mb_device *dev)
 
     __atomic_store_n(&shard->calls, calls + 1, __ATOMIC_RELAXED);
     return calls % MB__SAMPLE ? 0 : mb__now_ns();
+}
+
+static struct mb_hist *hist_of(struct mb_device *dev, bool free)
+{
+    return free ? &dev->free_hist : &dev->malloc_hist;
+}
+
+/* Under the shard's lock. */
+static void samples_spill(struct mb_device *dev, struct mb__shard *shard, bool free)
+{
+    for (uint32_t i = 0; i < shard->sample_count[free]; i++)
+        mb__hist_record_shared(hist_of(dev, free), shard->samples[free][i]);
+    shard->sample_count[free] = 0;
+}
+
+/* The histogram is common to all threads, so each shard brings many samples at a time. */
+void mb__sample_end(struct mb_device *dev, bool free, uint64_t start)
+{
+    struct mb__shard *shard = &dev->shards[my_shard()];
+    uint64_t ns = mb__now_ns() - start;
+
+    if (ns > UINT32_MAX) { /* 4 s: as it is, and rare */
+        mb__hist_record_shared(hist_of(dev, free), ns);
+        return;
+    }
+    mb__shard_lock(shard);
+    shard->samples[free][shard->sample_count[free]++] = (uint32_t)ns;
+    if (shard->sample_count[free] == MB__SAMPLES_KEPT)
+        samples_spill(dev, shard, free);
+    mb__shard_unlock(shard);
+}
+
+void mb__samples_collect(struct mb_device *dev)
+{
+    for (unsigned s = 0; s < mb__shards_active(); s++) {
+        mb__shard_lock(&dev->shards[s]);
+        samples_spill(dev, &dev->shards[s], false);
+        samples_spill(dev, &dev->shards[s], true);
+        mb__shard_unlock(&dev->shards[s]);
+    }
+}
+
+void *mb__calloc_apart(size_t count, size_t bytes)
+{
+    void *items = aligned_alloc(MB__APART, count * bytes);
+
+    if (items)
+        memset(items, 0, count * bytes);
+    return items;
 }
 
 /* A record's slot follows from its index and not from its handle: which calls take the warm path

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/handles.h"
 #include "base/log.h"
+#include "hw/dry.h"
 #include "hw/fault.h"
 #include "hw/profile.h"
 #include "runtime/debug.h"
@@ -67,7 +68,7 @@ static struct mb_device *shell_get(void)
         shells = dev->next_shell;
     pthread_mutex_unlock(&shells_lock);
     if (!dev) {
-        dev = calloc(1, sizeof(*dev));
+        dev = mb__calloc_apart(1, sizeof(*dev));
         if (dev && mb__lock_init(&dev->lock, "device", MB_RANK_RUNTIME)) {
             free(dev);
             dev = NULL;
@@ -193,6 +194,8 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
         err = backend->open(&config->hw, &dev->hw);
         if (!err && *config->hw.profile)
             err = use_profile(dev, config->hw.profile);
+        if (!err && config->dry)
+            mb__hw_dry(dev->hw);
         if (!err)
             err = make_fallible(dev);
         if (!err) {
@@ -292,7 +295,7 @@ enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **
     if (!dev)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a device");
     dev->config = *config;
-    shards = calloc(MB__SHARDS, sizeof(*shards));
+    shards = mb__calloc_apart(MB__SHARDS, sizeof(*shards));
     dev->shards = shards;
     if (!shards) {
         err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the warm path");

@@ -46,7 +46,7 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
     if (pool)
         dev->spare_pools = pool->next;
     else
-        pool = malloc(sizeof(*pool));
+        pool = mb__calloc_apart(1, sizeof(*pool));
     if (!pool)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a pool");
     memset(pool, 0, sizeof(*pool));

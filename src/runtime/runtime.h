@@ -5,7 +5,7 @@
  *   device.c   open, close                       pool.c     pools, growth, trim
  *   stream.c   streams, events, who may reuse    alloc.c    the slow path of malloc and free
  *   bins.c     the warm path                     stitch.c   blocks composed of several ranges
- *   table.c    address -> block                  vmm.c      reserve, map, alias, sleep
+ *   table.c    address -> block                  vmm*.c     reserve, map, alias, sleep
  *   stats.c    counters and histograms           realloc.c  other sizes for a block
  *   debug.c    red zones, poison, leaks          info.c     queries, device work
  *   watch.c    trace, history, hook              snapshot.c what is allocated, as a file
@@ -39,6 +39,7 @@
 #include "vm/vm.h"
 
 enum {
+    MB__APART = 128,       /* bytes: what different threads write lies so far apart */
     MB__SHARDS = 64,       /* of the warm path; threads are dealt over them in turn */
     MB__BIN_SETS = 64,     /* per shard */
     MB__BIN_WAYS = 4,      /* bins per set */
@@ -48,6 +49,7 @@ enum {
     MB__RECENT = 4096,     /* remembered freed addresses, to tell a double free from nonsense */
     MB__WINDOWS_MAX = 512, /* cached windows per pool */
     MB__SAMPLE = 16,       /* one call in so many is timed */
+    MB__SAMPLES_KEPT = 32, /* by a shard before they go into the common histogram */
     MB__FIT_TRIES = 8,     /* holes compared for one request */
     MB__ORDER_FENCES = 16, /* streams whose end frames given back may wait for */
     MB__FRAGMENT_SHARE =
@@ -76,6 +78,7 @@ struct mb__config {
     enum mb__growth growth;
     unsigned checks;            /* enum mb__check */
     bool no_bins;               /* every call takes the slow path */
+    bool dry;                   /* batches are not executed: for measuring what they cost here */
     uint64_t bin_bytes;         /* of small blocks kept by one shard's bins; 0: 8 MiB */
     uint64_t window_bytes;      /* of cached windows per pool; 0: the device's memory */
     uint64_t release_threshold; /* of the default pool */
@@ -129,7 +132,8 @@ enum mb__block_state {
 };
 
 struct mb__block {
-    uint32_t state;       /* enum mb__block_state; atomic: a free wins by exchange */
+    /* Two threads' blocks share no line, nor a pair of lines that processors fetch together. */
+    _Alignas(MB__APART) uint32_t state; /* enum mb__block_state; atomic: a free wins by exchange */
     uint32_t pins;        /* pages elsewhere that show this block's frames; lock; atomic */
     uint64_t addr;        /* as given to the caller */
     uint64_t zone_bytes;  /* red zone on either side, part of bytes; 0 mostly */
@@ -182,25 +186,26 @@ struct mb__bin {
 /* What the warm path of one shard did to a pool's live bytes since the pool's base was last
  * changed. */
 struct mb__account {
-    int64_t blocks, requested, allocated;   /* live; may be negative: freed here, taken elsewhere */
+    /* Live; may be negative: freed here, taken elsewhere. */
+    _Alignas(MB__APART) int64_t blocks, requested, allocated;
     int64_t requested_high, allocated_high; /* largest since the last fold */
     uint64_t mallocs, frees;                /* calls since open */
     uint64_t malloc_bytes;                  /* handed out since open, after rounding */
-    uint64_t apart[8]; /* unused: accounts of two threads share no cache line */
 };
 
 struct mb__shard {
-    uint32_t lock;        /* spin; atomic */
-    uint32_t clock;       /* counts uses */
-    uint32_t calls;       /* for sampling; not exact */
-    uint64_t bytes;       /* in the bins, of blocks below MB__LARGE */
-    uint64_t large_bytes; /* of the others; also read without the lock (atomic) */
+    _Alignas(MB__APART) uint32_t lock; /* spin; atomic */
+    uint32_t clock;                    /* counts uses */
+    uint32_t calls;                    /* for sampling; not exact */
+    uint32_t sample_count[2];          /* of samples[]: of malloc, of free */
+    uint64_t bytes;                    /* in the bins, of blocks below MB__LARGE */
+    uint64_t large_bytes;              /* of the others; also read without the lock (atomic) */
     struct {
         mb_stream native;
         struct mb__stream *stream; /* NULL: empty */
     } streams[MB__STREAM_SLOTS];
     struct mb__bin bins[MB__BIN_SETS][MB__BIN_WAYS];
-    uint64_t apart[8]; /* unused: shards of two threads share no cache line */
+    uint32_t samples[2][MB__SAMPLES_KEPT]; /* ns; not in the device's histograms yet */
 };
 
 /* Address -> block. Readers take no lock; see table.c. */
@@ -214,11 +219,13 @@ struct mb__table {
 /* ------------------------------------------------------------------ pools and device */
 
 struct mb_pool {
-    uint32_t magic; /* MB__POOL_MAGIC while open; atomic; records live as long as their device */
+    /* What the warm path reads, and what the slow one writes, lie apart. */
+    _Alignas(MB__APART) uint32_t magic; /* MB__POOL_MAGIC while open; atomic; records live as long
+                                           as their device */
+    uint32_t id;                        /* owner tag of its frames */
     struct mb_device *dev;
     struct mb_pool *prev, *next; /* of mb_device.pools */
-    uint32_t id;                 /* owner tag of its frames */
-    struct mb__heap heap;
+    _Alignas(MB__APART) struct mb__heap heap;
     struct mb__lane ready;   /* usable by anybody */
     struct mb__lane apart;   /* several streams each */
     struct mb__lane **lanes; /* by stream index; NULL entries: nothing yet */
@@ -257,12 +264,15 @@ struct mb_device {
     struct mb_hw_dev *hw;
     struct mb_vm *vm;
     struct mb__config config; /* constant after open */
-    bool use_bins;            /* constant after open */
-    struct mb_lock lock;
-    struct mb__shard *shards; /* MB__SHARDS of them */
-    uint64_t bin_bytes;       /* bound of mb__shard.bytes; constant */
-    uint64_t large_bin_bytes; /* bound of mb__shard.large_bytes; constant */
+    /* What the warm path reads lies apart from what the slow one writes. */
+    _Alignas(MB__APART) struct mb__shard *shards; /* MB__SHARDS of them; constant after open */
+    bool use_bins;                                /* constant after open */
+    uint64_t bin_bytes;                           /* bound of mb__shard.bytes; constant */
+    uint64_t large_bin_bytes;                     /* bound of mb__shard.large_bytes; constant */
+    struct mb__watch *watch; /* NULL: nobody looks on; set once (atomic); owned */
+    struct mb_pool *default_pool;
     struct mb__table table;
+    _Alignas(MB__APART) struct mb_lock lock;
     MB_VEC(struct mb__stream *) streams;      /* by index; records live until close */
     MB_VEC(struct mb__stream *) idle_streams; /* retired, empty: to be used again */
     struct mb_tree windows;                   /* all stitched windows, by address */
@@ -271,7 +281,7 @@ struct mb_device {
     struct mb_event *events;
     struct mb_event *spare_events; /* destroyed ones, by next; kept until close, so that
                                                  their handles are known to be dead */
-    struct mb_pool *pools, *default_pool;
+    struct mb_pool *pools;
     struct mb_pool *spare_pools; /* records of deleted ones, linked by next */
     uint32_t next_pool_id;
     struct mb__block *spare_blocks; /* unused records */
@@ -290,7 +300,6 @@ struct mb_device {
     struct mb__vmm *vmm;
     mb_remap_hook hook;
     void *hook_user;
-    struct mb__watch *watch; /* NULL: nobody looks on; set once (atomic); owned */
 };
 
 #define MB__DEVICE_MAGIC 0x6d6f6f6eu
@@ -302,6 +311,7 @@ struct mb__request {
     struct mb_pool *pool;
     struct mb__stream *stream; /* NULL: must be usable by anybody at once */
     struct mb__block *block;   /* record to fill */
+    struct mb__node *last;     /* piece that mb__take_range() gave it last; NULL: unknown */
     uint64_t bytes;            /* rounded */
     uint64_t missing_bytes;    /* what the last plan lacked; 0: unknown */
     bool ordered;              /* other streams' memory may be used where order allows */
@@ -391,6 +401,13 @@ bool mb__bins_free(struct mb_device *dev, uint64_t addr, struct mb__block *block
                    mb_stream native);
 /* Timing of every MB__SAMPLE-th call: returns the start time, or 0 when this call is not timed. */
 uint64_t mb__sample_start(struct mb_device *dev);
+/* Ends it, of a malloc or a free. */
+void mb__sample_end(struct mb_device *dev, bool free, uint64_t start);
+/* Brings the samples of all shards into the histograms. */
+void mb__samples_collect(struct mb_device *dev);
+/* `count` zeroed items of `bytes`, MB__APART aligned (a divisor of bytes); for free(). NULL: no
+ * host memory. */
+void *mb__calloc_apart(size_t count, size_t bytes);
 /* Gives all blocks of the pool's bins (NULL: of all pools) back to the heap; true if there were
  * any. */
 bool mb__bins_flush(struct mb_device *dev, const struct mb_pool *pool);
@@ -426,8 +443,8 @@ void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb_
 /* Whoever gets the block's memory waits for what is on `stream` now, where an alias of it is about
  * to be unmapped. MB_ERR_HOST_MEMORY. */
 enum mb_err mb__block_await(struct mb__block *block, struct mb__stream *stream);
-/* Drops a pin; the last one returns a block that was freed meanwhile. */
-void mb__block_unpin(struct mb_device *dev, struct mb__block *block);
+/* Drops `count` pins; the last one returns a block that was freed meanwhile. */
+void mb__block_unpin(struct mb_device *dev, struct mb__block *block, uint32_t count);
 /* The live block that holds `addr`, or NULL. Lock held. */
 struct mb__block *mb__block_holding(struct mb_device *dev, uint64_t addr);
 enum mb_err mb__find_memory(struct mb__request *req);

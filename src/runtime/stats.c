@@ -218,6 +218,7 @@ enum mb_err mb__stats_get(struct mb_device *dev, struct mb_stats *out)
     stats.stitches = counters->stitches;
     stats.grows = counters->grows;
     stats.trims = counters->trims;
+    mb__samples_collect(dev);
     mb__hist_latency(&dev->malloc_hist, &stats.malloc_latency);
     mb__hist_latency(&dev->free_hist, &stats.free_latency);
     mb__hist_latency(&dev->map_hist, &stats.map_latency);

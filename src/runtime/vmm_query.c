@@ -15,7 +15,7 @@ bool mb__vmm_covers(struct mb_device *dev, uint64_t addr, uint64_t bytes)
         return false;
     for (uint64_t i = (addr - where->va.addr) / FRAME;
          i <= (addr + bytes - 1 - where->va.addr) / FRAME; i++)
-        if (where->pages[i].state != PAGE_MAPPED)
+        if (page_state(&where->pages[i]) != PAGE_MAPPED)
             return false;
     return true;
 }
@@ -29,11 +29,11 @@ bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *
     if (!where)
         return false;
     first = last = (uint32_t)((addr - where->va.addr) / FRAME);
-    if (where->pages[first].state != PAGE_MAPPED)
+    if (page_state(&where->pages[first]) != PAGE_MAPPED)
         return false;
-    while (first && where->pages[first - 1].state == PAGE_MAPPED)
+    while (first && page_state(&where->pages[first - 1]) == PAGE_MAPPED)
         first--;
-    while (last + 1 < where->count && where->pages[last + 1].state == PAGE_MAPPED)
+    while (last + 1 < where->count && page_state(&where->pages[last + 1]) == PAGE_MAPPED)
         last++;
     *out = (struct mb_pointer_info){.base = (void *)(uintptr_t)(where->va.addr + first * FRAME),
                                     .bytes = (last - first + 1) * FRAME,
@@ -60,12 +60,21 @@ static enum mb_err check_reservation(struct mb_device *dev, const struct reserva
     for (uint32_t i = 0; i < where->count; i++) {
         const struct page *page = &where->pages[i];
         mb_pfn shown = mb__vm_lookup(dev->vm, mb__va_add(where->va, i * FRAME));
-        mb_pfn wanted = page->state == PAGE_MAPPED ? page->pfn : MB_NO_PFN;
+        mb_pfn wanted = page_state(page) == PAGE_MAPPED ? page->pfn : MB_NO_PFN;
+        const struct mb_mem *mem = page_mem(page);
 
         if (!mb__pfn_eq(shown, wanted))
             return mb__fail(MB_ERR_CORRUPT,
                             "page 0x%" PRIx64 " shows frame 0x%x, the record says 0x%x",
                             where->va.addr + i * FRAME, shown.n, wanted.n);
+        if (page->word & PAGE_MARKS || !page->owner != !page_state(page))
+            return mb__fail(MB_ERR_CORRUPT, "page 0x%" PRIx64 " has a half-made record 0x%x",
+                            where->va.addr + i * FRAME, page->word);
+        if (mem && page_state(page) == PAGE_MAPPED &&
+            !mb__pfn_eq(mem->pfns[page_index(page)], page->pfn))
+            return mb__fail(MB_ERR_CORRUPT,
+                            "page 0x%" PRIx64 " shows frame 0x%x, its memory object has 0x%x there",
+                            where->va.addr + i * FRAME, page->pfn.n, mem->pfns[page_index(page)].n);
     }
     return MB_OK;
 }
@@ -83,13 +92,20 @@ enum mb_err mb__vmm_check(struct mb_device *dev)
         if (err)
             return err;
         for (uint32_t i = 0; i < where->count; i++)
-            named += where->pages[i].mem != NULL;
+            named += page_mem(&where->pages[i]) != NULL;
     }
     for (const struct mb_mem *mem = dev->vmm->mems; mem; mem = mem->next) {
+        uint32_t absent = 0;
+
         for (uint32_t i = 0; i < mem->count; i++) {
-            counted += mem->frames[i].maps;
-            frames += mem->frames[i].home.addr != 0;
+            counted += mem->maps[i];
+            absent += !mem->homes[i].addr;
         }
+        frames += mem->count - absent;
+        if (absent != mem->absent)
+            return mb__fail(MB_ERR_CORRUPT,
+                            "a memory object lacks %" PRIu32 " frames, it says %" PRIu32, absent,
+                            mem->absent);
     }
     if (named != counted || frames * FRAME != dev->vmm->bytes)
         return mb__fail(MB_ERR_CORRUPT,

@@ -215,7 +215,7 @@ static enum mb_err change_part(struct mb_vm *vm, const struct part *part)
     for (i = part->from; i < part->to && slot->flags & MB__SLOT_MAPPED; i++, slot++) {
         log = touch(log, slot, index, part->first + i);
         old += !(slot->flags & MB__SLOT_TOUCHED);
-        visible += mb__slot_visible(slot->flags);
+        visible += mb__slot_visible(slot->flags) && slot->flags != flags;
         if (!flags)
             forget_new(vm, slot);
         slot->flags = flags | touched | (slot->flags & MB__SLOT_NEW);
@@ -448,6 +448,15 @@ static enum mb_err plan_uniform(struct mb_vm *vm, const struct mb_vm_op *op, uns
     unsigned shift = vm->region[index].group_shift;
 
     batch->frames = op->pfns;
+    if (op->kind == MB_VM_PROTECT) {
+        const struct mb__slot *slots = &vm->region[index].slot[slot];
+
+        if (!MB_VEC_RESERVE(&batch->pfns, left))
+            return mb__no_host_memory("the frames of a batch");
+        for (uint32_t i = 0; i < left; i++)
+            batch->pfns.data[i].n = slots[i].pfn;
+        batch->frames = batch->pfns.data;
+    }
     batch->pfns.count = left; /* what plan_stretch counts back from */
     if (!plan_stretch(batch, index, slot, left, change))
         return mb__no_host_memory("the runs of a batch");
@@ -475,6 +484,8 @@ static enum mb_err plan(struct mb_vm *vm, const struct mb_vm_op *ops)
         err = plan_uniform(vm, ops, all ? now | CHANGE_WAS : now);
     else if (batch->single && ops->kind == MB_VM_UNMAP && all)
         err = plan_uniform(vm, ops, CHANGE_WAS);
+    else if (batch->single && ops->kind == MB_VM_PROTECT && all && ops->prot)
+        err = plan_uniform(vm, ops, now | CHANGE_WAS);
     else
         err = plan_each(vm);
     return err ? err : mb__drops_plan(vm);
@@ -711,24 +722,6 @@ enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const str
 out:
     mb__unlock(&vm->lock);
     return err;
-}
-
-mb_pfn mb__vm_lookup(struct mb_vm *vm, mb_va va)
-{
-    const struct mb__region *region;
-    mb_pfn pfn = MB_NO_PFN;
-
-    mb__lock(&vm->lock);
-    region = mb__window_region(vm, va);
-    if (region) {
-        const struct mb__slot *slot =
-            &region->slot[(va.addr - region->base.addr) >> region->leaf_shift];
-
-        if (slot->flags & MB__SLOT_MAPPED)
-            pfn.n = slot->pfn;
-    }
-    mb__unlock(&vm->lock);
-    return region ? pfn : mb__home_pfn(vm, va);
 }
 
 /* ------------------------------------------------------------ close */

@@ -64,17 +64,6 @@ void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count)
     vm->draining -= count;
 }
 
-void mb__frame_unref(struct mb_vm *vm, uint32_t n)
-{
-    struct mb__frame *frame = mb__frame_known(vm, n);
-
-    if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
-        return;
-    frame->word -= MB__REF;
-    if (frame->word == (MB__DRAINING | MB__REF)) /* not fenced, home only */
-        mb__frames_free(vm, frame->home, 1);
-}
-
 void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count)
 {
     uint32_t end = first + count;

@@ -256,7 +256,8 @@ struct mb__batch {
     MB_VEC(struct mb_hw_cmd) cmds;
     bool refs_taken;         /* mb__batch_plan has counted the new entries */
     uint32_t old;            /* slots of the log that were MAPPED */
-    uint32_t visible;        /* slots found with a visible entry; by a map: of another frame */
+    uint32_t visible;        /* slots found with a visible entry; by a map: of another frame; by a
+                                protect: with other access */
     bool single;             /* one operation: no slot is touched twice, so none is marked */
     enum mb_vm_op_kind kind; /* of it */
     bool whole;              /* an INVALIDATE covers everything */
@@ -365,7 +366,16 @@ void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count);
 /* DRAINING frames go into the pool. */
 void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count);
 /* An entry naming the frame is gone for good. */
-void mb__frame_unref(struct mb_vm *vm, uint32_t frame);
+static inline void mb__frame_unref(struct mb_vm *vm, uint32_t n)
+{
+    struct mb__frame *frame = mb__frame_known(vm, n);
+
+    if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
+        return;
+    frame->word -= MB__REF;
+    if (frame->word == ((uint32_t)MB__DRAINING | (uint32_t)MB__REF)) /* not fenced, home only */
+        mb__frames_free(vm, frame->home, 1);
+}
 void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool become_free);
 
 /* --- owner.c; without a registry its functions do nothing. */

@@ -323,3 +323,40 @@ void mb__vm_stats(struct mb_vm *vm, struct mb_vm_stats *out)
     out->quarantined_bytes = vm->retired_bytes + vm->waiting_bytes;
     mb__unlock(&vm->lock);
 }
+
+mb_pfn mb__vm_lookup(struct mb_vm *vm, mb_va va)
+{
+    const struct mb__region *region;
+    mb_pfn pfn = MB_NO_PFN;
+
+    mb__lock(&vm->lock);
+    region = mb__window_region(vm, va);
+    if (region) {
+        const struct mb__slot *slot =
+            &region->slot[(va.addr - region->base.addr) >> region->leaf_shift];
+
+        if (slot->flags & MB__SLOT_MAPPED)
+            pfn.n = slot->pfn;
+    }
+    mb__unlock(&vm->lock);
+    return region ? pfn : mb__home_pfn(vm, va);
+}
+
+void mb__vm_lookup_run(struct mb_vm *vm, mb_va va, uint32_t count, mb_pfn *out)
+{
+    const struct mb__region *region;
+
+    mb__lock(&vm->lock);
+    region = mb__window_region(vm, va);
+    for (uint32_t i = 0; region && i < count; i++, va = mb__va_add(va, MB_FRAME_BYTES)) {
+        bool inside = mb__region_has(region, va);
+        const struct mb__slot *slot =
+            inside ? &region->slot[(va.addr - region->base.addr) >> region->leaf_shift] : NULL;
+
+        out[i] = slot && slot->flags & MB__SLOT_MAPPED ? (mb_pfn){slot->pfn} : MB_NO_PFN;
+    }
+    mb__unlock(&vm->lock);
+    if (!region && mb__home_pfns(vm, va, count, out))
+        for (uint32_t i = 0; i < count; i++)
+            out[i] = MB_NO_PFN;
+}

@@ -153,6 +153,8 @@ enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const str
 enum mb_err mb__tlb_flush(struct mb_vm *vm, struct mb_hw_stream *stream, struct mb_hw_fence *done);
 /* Frame shown at a window or home address by the record; MB_NO_PFN if none. */
 mb_pfn mb__vm_lookup(struct mb_vm *vm, mb_va va);
+/* The same for `count` addresses, a frame apart, under one lock. */
+void mb__vm_lookup_run(struct mb_vm *vm, mb_va va, uint32_t count, mb_pfn *out);
 
 /* Moves fences that have passed: draining frames, retired addresses. Cheap; called by the
  * runtime. */
