@@ -32,7 +32,7 @@ struct source_location {
 
 using error_constructor = void (*)(void *self, source_location where, std::string text);
 
-/* More than c10::Error takes in any PyTorch; the object is theirs, only its size is unknown here. */
+/* More than c10::Error takes in any PyTorch; only its size is unknown here. */
 constexpr size_t ERROR_ROOM = 1024;
 
 /* What PyTorch's libraries export of c10::OutOfMemoryError. Its constructor is inherited and never
