@@ -96,7 +96,7 @@ enum mb_err mb__torch_pool_begin(int device, struct mb__torch_id id,
         err = make(device, id, &pool);
         in_use += !err;
     }
-    if (!err) {
+    if (pool && !err) {
         pool->uses++;
         pool->filter = *filter;
         pool->collecting = true;
