@@ -8,6 +8,7 @@
  * cuMemFree waits for the device, as the driver's does: nobody says which streams use the block.
  */
 #include "cuda.h"
+#include "held.h"
 
 /* The driver knows best how a lost context is told. */
 static bool lost(enum mb_err err)
@@ -26,13 +27,17 @@ static int told(enum mb_err err)
     return cuda_result(err);
 }
 
-static enum mb_err take(mb_device dev, size_t bytes, cu_ptr *ptr)
+static enum mb_err take(mb_device dev, int ordinal, size_t bytes, cu_ptr *ptr)
 {
     void *p = NULL;
     enum mb_err err;
 
     core_enter();
     err = mb_malloc(dev, bytes, &p);
+    if (!err && !held_add((cu_ptr)(uintptr_t)p, ordinal)) {
+        (void)mb_free(dev, p);
+        err = MB_ERR_HOST_MEMORY;
+    }
     core_leave();
     if (!err)
         *ptr = (cu_ptr)(uintptr_t)p;
@@ -48,13 +53,13 @@ static mb_device serving(int *ordinal)
 CUDA(cuMemAlloc_v2, cu_ptr *ptr, size_t bytes)
 {
     CORE_TIMED(CORE_ALLOC);
-    int ordinal;
+    int ordinal = 0;
     mb_device dev = ptr && bytes ? serving(&ordinal) : NULL;
     enum mb_err err;
 
     if (!dev)
         return REAL(mem_alloc, ptr, bytes);
-    err = take(dev, bytes, ptr);
+    err = take(dev, ordinal, bytes, ptr);
     return lost(err) ? REAL(mem_alloc, ptr, bytes) : told(err);
 }
 
@@ -72,7 +77,7 @@ CUDA(cuMemAllocPitch_v2, cu_ptr *ptr, size_t *pitch, size_t width, size_t height
 
     if (!dev)
         return REAL(mem_pitch, ptr, pitch, width, height, element);
-    err = take(dev, bytes, ptr);
+    err = take(dev, ordinal, bytes, ptr);
     if (lost(err))
         return REAL(mem_pitch, ptr, pitch, width, height, element);
     if (!err)
@@ -80,7 +85,14 @@ CUDA(cuMemAllocPitch_v2, cu_ptr *ptr, size_t *pitch, size_t width, size_t height
     return told(err);
 }
 
-static int take_async(mb_device dev, mb_pool pool, size_t bytes, void *stream, enum cuda_zero zero,
+/* Where memory is taken from. */
+struct source {
+    mb_device dev; /* NULL: the driver serves */
+    int ordinal;
+    mb_pool pool; /* NULL: the default one */
+};
+
+static int take_async(const struct source *from, size_t bytes, void *stream, enum cuda_zero zero,
                       cu_ptr *ptr)
 {
     struct cuda_side side;
@@ -91,15 +103,17 @@ static int take_async(mb_device dev, mb_pool pool, size_t bytes, void *stream, e
     if (result)
         return result;
     core_enter();
-    err = pool ? mb_pool_malloc_async(pool, bytes, side.stream, &p)
-               : mb_malloc_async(dev, bytes, side.stream, &p);
+    err = from->pool ? mb_pool_malloc_async(from->pool, bytes, side.stream, &p)
+                     : mb_malloc_async(from->dev, bytes, side.stream, &p);
     core_leave();
     result = told(err);
     if (!result)
         result = cuda_side_before(&side);
+    if (!result && !held_add((cu_ptr)(uintptr_t)p, from->ordinal))
+        result = CU_OUT_OF_MEMORY;
     if (result && p) {
         core_enter();
-        (void)mb_free_async(dev, p, side.stream);
+        (void)mb_free_async(from->dev, p, side.stream);
         core_leave();
     }
     if (!result)
@@ -107,21 +121,21 @@ static int take_async(mb_device dev, mb_pool pool, size_t bytes, void *stream, e
     return result;
 }
 
-/* MoonBright's pool for cuMemAllocAsync; false: the driver has to serve. */
-static bool async_from(cu_ptr *ptr, size_t bytes, void *stream, mb_device *dev, mb_pool *pool)
+/* For cuMemAllocAsync; false: the driver has to serve. */
+static bool async_from(cu_ptr *ptr, size_t bytes, void *stream, struct source *from)
 {
-    struct cuda_pool *from;
+    struct cuda_pool *pool;
     bool vendor = false;
-    int ordinal = 0;
 
-    *pool = NULL;
-    *dev = ptr && bytes ? cuda_current(&ordinal) : NULL;
-    if (!*dev || cuda_capturing(stream))
+    *from = (struct source){.dev = NULL};
+    if (ptr && bytes)
+        from->dev = cuda_current(&from->ordinal);
+    if (!from->dev || cuda_capturing(stream))
         return false;
-    from = cuda_pool_current(ordinal, &vendor);
+    pool = cuda_pool_current(from->ordinal, &vendor);
     if (vendor)
         return false;
-    *pool = from ? cuda_pool_open(from) : NULL;
+    from->pool = pool ? cuda_pool_open(pool) : NULL;
     return true;
 }
 
@@ -134,77 +148,95 @@ static void *named(void *stream, enum cuda_zero zero)
 CUDA(cuMemAllocAsync, cu_ptr *ptr, size_t bytes, void *stream)
 {
     CORE_TIMED(CORE_ALLOC_ASYNC);
-    mb_device dev;
-    mb_pool pool;
+    struct source from;
 
-    return async_from(ptr, bytes, stream, &dev, &pool)
-               ? take_async(dev, pool, bytes, stream, LEGACY, ptr)
-               : REAL(alloc_async, ptr, bytes, stream);
+    return async_from(ptr, bytes, stream, &from) ? take_async(&from, bytes, stream, LEGACY, ptr)
+                                                 : REAL(alloc_async, ptr, bytes, stream);
 }
 
 CUDA(cuMemAllocAsync_ptsz, cu_ptr *ptr, size_t bytes, void *stream)
 {
     CORE_TIMED(CORE_ALLOC_ASYNC);
-    mb_device dev;
-    mb_pool pool;
+    struct source from;
 
-    return async_from(ptr, bytes, named(stream, PER_THREAD), &dev, &pool)
-               ? take_async(dev, pool, bytes, stream, PER_THREAD, ptr)
+    return async_from(ptr, bytes, named(stream, PER_THREAD), &from)
+               ? take_async(&from, bytes, stream, PER_THREAD, ptr)
                : REAL(alloc_async_pt, ptr, bytes, stream);
 }
 
-/* Fills *pool with what MoonBright is to take from; NULL: the driver serves, with *handle. */
-static mb_device pool_from(cu_ptr *ptr, size_t bytes, cu_pool *handle, void *stream, mb_pool *pool,
-                           int *result)
+/* For a pool by its handle; false: the driver serves, with *handle. */
+static bool pool_from(cu_ptr *ptr, size_t bytes, cu_pool *handle, void *stream, struct source *from,
+                      int *result)
 {
     struct cuda_pool *ours = cuda_pool_of(*handle);
-    int ordinal = 0;
-    mb_device dev = NULL;
 
     *result = CU_OK;
+    *from = (struct source){.dev = NULL};
     if (!ours)
-        return NULL;
-    *pool = ptr && bytes ? cuda_pool_open(ours) : NULL;
-    if (*pool && !cuda_capturing(stream))
-        dev = cuda_current(&ordinal);
-    if (!dev)
+        return false;
+    from->pool = ptr && bytes ? cuda_pool_open(ours) : NULL;
+    if (from->pool && !cuda_capturing(stream)) {
+        from->ordinal = cuda_pool_device(ours);
+        from->dev = core_opened(from->ordinal);
+    }
+    if (!from->dev)
         *handle = cuda_pool_vendor(ours, result);
-    return dev;
+    return from->dev != NULL;
 }
 
 CUDA(cuMemAllocFromPoolAsync, cu_ptr *ptr, size_t bytes, cu_pool handle, void *stream)
 {
     CORE_TIMED(CORE_ALLOC_ASYNC);
-    mb_pool pool;
+    struct source from;
     int result;
-    mb_device dev = pool_from(ptr, bytes, &handle, stream, &pool, &result);
 
-    if (dev)
-        return take_async(dev, pool, bytes, stream, LEGACY, ptr);
+    if (pool_from(ptr, bytes, &handle, stream, &from, &result))
+        return take_async(&from, bytes, stream, LEGACY, ptr);
     return result ? result : REAL(alloc_pool, ptr, bytes, handle, stream);
 }
 
 CUDA(cuMemAllocFromPoolAsync_ptsz, cu_ptr *ptr, size_t bytes, cu_pool handle, void *stream)
 {
     CORE_TIMED(CORE_ALLOC_ASYNC);
-    mb_pool pool;
+    struct source from;
     int result;
-    mb_device dev = pool_from(ptr, bytes, &handle, named(stream, PER_THREAD), &pool, &result);
 
-    if (dev)
-        return take_async(dev, pool, bytes, stream, PER_THREAD, ptr);
+    if (pool_from(ptr, bytes, &handle, named(stream, PER_THREAD), &from, &result))
+        return take_async(&from, bytes, stream, PER_THREAD, ptr);
     return result ? result : REAL(alloc_pool_pt, ptr, bytes, handle, stream);
 }
 
 /* ------------------------------------------------------------ free */
 
+/* Takes the block out of the record; NULL: the driver has to answer. */
+static mb_device holder(cu_ptr ptr, int *ordinal)
+{
+    mb_device dev = NULL;
+
+    if (core_inside())
+        return NULL;
+    *ordinal = held_take(ptr);
+    if (*ordinal >= 0)
+        dev = core_opened(*ordinal);
+    if (*ordinal >= 0 && !dev) /* in a child of fork() */
+        (void)held_add(ptr, *ordinal);
+    return dev;
+}
+
+/* What could not be given back is still held. */
+static enum mb_err given(enum mb_err err, cu_ptr ptr, int ordinal)
+{
+    if (err)
+        (void)held_add(ptr, ordinal);
+    return err;
+}
+
 CUDA(cuMemFree_v2, cu_ptr ptr)
 {
     CORE_TIMED(CORE_FREE);
-    struct mb_pointer_info info;
     enum mb_err err;
     int ordinal;
-    mb_device dev = core_owner((void *)(uintptr_t)ptr, &info, &ordinal);
+    mb_device dev = holder(ptr, &ordinal);
 
     if (!dev)
         return REAL(mem_free, ptr);
@@ -212,50 +244,39 @@ CUDA(cuMemFree_v2, cu_ptr ptr)
     err = mb_device_sync(dev);
     if (!err)
         err = mb_free(dev, (void *)(uintptr_t)ptr);
+    err = given(err, ptr, ordinal);
     core_leave();
     return lost(err) ? REAL(mem_free, ptr) : cuda_result(err);
-}
-
-/* The device that took the block back, or an error; MB_ERR_NOT_FOUND: none of ours. */
-static enum mb_err give_async(cu_ptr ptr, void *stream)
-{
-    enum mb_err err = MB_ERR_NOT_FOUND;
-
-    core_enter();
-    for (int i = 0; i < CORE_DEVICES && err == MB_ERR_NOT_FOUND; i++) {
-        mb_device dev = core_opened(i);
-
-        if (dev)
-            err = mb_free_async(dev, (void *)(uintptr_t)ptr, stream);
-    }
-    core_leave();
-    return err;
 }
 
 /* *ours false: the driver has to answer. */
 static int free_on(cu_ptr ptr, void *stream, enum cuda_zero zero, bool *ours)
 {
-    struct mb_pointer_info info;
     struct cuda_side side;
     enum mb_err err;
+    mb_device dev;
     int result, ordinal;
 
-    *ours = false;
-    if (!ptr || core_inside())
+    *ours = !core_inside() && held_find(ptr) >= 0;
+    if (!*ours)
         return CU_OK;
     if (cuda_capturing(named(stream, zero))) {
-        *ours = core_owner((void *)(uintptr_t)ptr, &info, &ordinal) != NULL;
-        if (*ours)
-            core_note("cuMemFreeAsync: the stream is being captured, and only memory that "
-                      "the graph allocated can be freed by it");
+        core_note("cuMemFreeAsync: the stream is being captured, and only memory that the graph "
+                  "allocated can be freed by it");
         return CU_INVALID_VALUE;
     }
     result = cuda_side(stream, zero, &side);
     if (!result)
         result = cuda_side_behind(&side);
-    err = result ? MB_OK : give_async(ptr, side.stream);
-    *ours = result || (err != MB_ERR_NOT_FOUND && !lost(err));
-    return result ? result : cuda_result(err);
+    dev = result ? NULL : holder(ptr, &ordinal);
+    *ours = result || dev;
+    if (!dev)
+        return result;
+    core_enter();
+    err = given(mb_free_async(dev, (void *)(uintptr_t)ptr, side.stream), ptr, ordinal);
+    core_leave();
+    *ours = !lost(err);
+    return cuda_result(err);
 }
 
 CUDA(cuMemFreeAsync, cu_ptr ptr, void *stream)

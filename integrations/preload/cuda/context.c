@@ -7,6 +7,7 @@
  * Locking   contexts[] is written under `lock` and read without it.
  */
 #include "cuda.h"
+#include "held.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -88,6 +89,7 @@ static void before_reset(int device)
     if (device < 0 || device >= CORE_DEVICES || core_inside())
         return;
     core_close(device);
+    held_forget(device);
     cuda_pools_forget(device);
     pthread_mutex_lock(&lock);
     atomic_store_explicit(&contexts[device], NULL, memory_order_release);

@@ -205,6 +205,7 @@ struct cuda_pool *cuda_pool_current(int ordinal, bool *vendor);
 mb_pool cuda_pool_open(struct cuda_pool *pool);
 /* The driver's handle to pass on for one of ours that the driver has to serve after all. */
 cu_pool cuda_pool_vendor(struct cuda_pool *pool, int *result);
+int cuda_pool_device(const struct cuda_pool *pool);
 /* The pools of a device that is being reset are no more. */
 void cuda_pools_forget(int ordinal);
 

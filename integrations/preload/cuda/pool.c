@@ -80,6 +80,11 @@ mb_pool cuda_pool_open(struct cuda_pool *pool)
     return found;
 }
 
+int cuda_pool_device(const struct cuda_pool *pool)
+{
+    return pool->ordinal;
+}
+
 cu_pool cuda_pool_vendor(struct cuda_pool *pool, int *result)
 {
     cu_pool handle = NULL;

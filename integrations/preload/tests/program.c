@@ -74,6 +74,25 @@ static void blocks(void)
     free(back);
 }
 
+/* So many that every table grows; freed in another order, some of them by a reset. */
+static void many(void)
+{
+    enum { N = 20000 };
+    static cu_ptr ptr[N];
+
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < N; i++)
+            ptr[i] = alloc(512 + i % 700);
+        for (unsigned i = 0; i < N; i += 1 + round)
+            OK(cu.cuMemFreeAsync(ptr[i * 7919u % N], NULL));
+        MUST(cu.cuMemFreeAsync(ptr[0], NULL) == 1);
+        if (round)
+            OK(cu.cuDevicePrimaryCtxReset_v2(0));
+        for (unsigned i = 0; round && i < N; i++)
+            MUST(cu.cuMemFree_v2(ptr[i]) == 1);
+    }
+}
+
 static void pitch(void)
 {
     size_t bytes = 0;
@@ -566,7 +585,7 @@ static const struct {
              {"reset", reset},       {"forks", forks},     {"peers", peers},
              {"contexts", contexts}, {"off", off},         {"ipc", ipc},
              {"sim", sim},           {"names", names},     {"pools_reset", pools_reset},
-             {"vendor", vendor}};
+             {"many", many},         {"vendor", vendor}};
 
 int main(int argc, char **argv)
 {
