@@ -11,13 +11,14 @@ CMAKE_ARGS ?=
 export JOBS FUZZ_SECONDS
 
 .DEFAULT_GOAL := build
-.PHONY: help bootstrap configure compile build demo test check bench gpu-test lint format install clean
+.PHONY: help bootstrap configure compile build demo test check bench bench-check gpu-test lint format install clean
 
 help:
 	@echo 'build     compile library, command, tests; says which optional tools are missing'
 	@echo 'demo      replay a recorded trace on the software GPU'
 	@echo 'test      quick tests, under 3 minutes on 2 cores'
 	@echo 'check     all that can run without a GPU: sanitizers, slow tests, fuzzing, lint; under 30 minutes'
+	@echo 'bench-check  figures of the model against the committed ones (BASELINE=FILE: all figures of this machine)'
 	@echo 'bench     measure; gpu-test  tests on a real GPU (skipped without one)'
 	@echo 'lint      static checks; format  rewrite the sources with clang-format'
 	@echo 'install   to PREFIX ($(PREFIX)), below DESTDIR; clean  remove build/'
@@ -51,6 +52,11 @@ check: build
 
 bench: build
 	@scripts/bench $(BUILD)
+
+# Models have no noise, so their figures are compared wherever this runs; times only with a BASELINE of this machine.
+bench-check: configure
+	@cmake --build $(BUILD) -j $(JOBS) --target moonbright
+	@scripts/bench-check $(BUILD) $(BASELINE)
 
 # Not by CMake: GPU machines often lack cmocka, and each test must be a process of its own.
 gpu-test:

@@ -28,7 +28,7 @@ struct cli_command {
 };
 
 extern const struct cli_command cli_info, cli_demo, cli_replay, cli_bench, cli_probe, cli_litmus,
-    cli_audit, cli_version, cli_help;
+    cli_audit, cli_map, cli_version, cli_help;
 
 /* In the order of the list that `help` prints; NULL ends it. */
 extern const struct cli_command *const cli_commands[];

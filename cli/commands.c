@@ -10,8 +10,8 @@
 #include "moonbright.h"
 
 const struct cli_command *const cli_commands[] = {
-    &cli_info,   &cli_demo,  &cli_replay,  &cli_bench, &cli_probe,
-    &cli_litmus, &cli_audit, &cli_version, &cli_help,  NULL,
+    &cli_info,  &cli_demo, &cli_replay,  &cli_bench, &cli_probe, &cli_litmus,
+    &cli_audit, &cli_map,  &cli_version, &cli_help,  NULL,
 };
 
 enum {

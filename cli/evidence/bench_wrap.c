@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * bench_wrap.c - `moonbright bench wrap`: always-fresh addresses from a ring of 256 GB, gone through
+ * several times: what the operation that wraps costs, how often the device is flushed, and how much
+ * page-table memory the addresses need.
+ */
+#include "evidence.h"
+#include "run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct wrap {
+    struct bench_run *run;
+    uint64_t ring, bytes;
+    struct histogram host, complete, wrapping; /* of those during which an epoch passed */
+    uint64_t tables_most, epochs;
+};
+
+/* From the reservation to the addresses' return; an epoch may pass in any of the calls. */
+static enum mb_err one(struct wrap *w, struct mb_map_op *op)
+{
+    struct bench_run *run = w->run;
+    struct mb_stats stats;
+    uint64_t start = mb_clock_ns(run->dev), back, done;
+    enum mb_err err = mb_mem_reserve(run->dev, w->bytes, 0, &op->va);
+
+    op->kind = MB_MAP;
+    if (!err)
+        err = mb_mem_map_async(run->dev, op, 1, run->stream);
+    back = mb_clock_ns(run->dev);
+    op->kind = MB_UNMAP;
+    if (!err)
+        err = mb_mem_map_async(run->dev, op, 1, run->stream);
+    if (!err)
+        err = mb_mem_unreserve(run->dev, op->va, w->bytes);
+    if (!err)
+        err = mb_stream_sync(run->dev, run->stream);
+    done = mb_clock_ns(run->dev);
+    if (!err)
+        err = mb_stats_get(run->dev, &stats);
+    if (err)
+        return err;
+    histogram_add(&w->host, back - start);
+    histogram_add(stats.epochs > w->epochs ? &w->wrapping : &w->complete, done - start);
+    w->epochs = stats.epochs;
+    if (stats.table_bytes > w->tables_most)
+        w->tables_most = stats.table_bytes;
+    return MB_OK;
+}
+
+static enum mb_err tell(struct wrap *w, const char *policy)
+{
+    struct bench_run *run = w->run;
+    struct figure f = bench_figure(run, "wrap", "map and unmap 2 GiB", policy, run->modelled);
+    double ring = (double)w->ring;
+    struct mb_stats stats;
+    enum mb_err err = mb_stats_get(run->dev, &stats);
+
+    if (err)
+        return err;
+    f.x = ring;
+    f.x_unit = "bytes";
+    f.metric = "host";
+    bench_add_times(run, f, &w->host);
+    f.metric = "complete";
+    bench_add_times(run, f, &w->complete);
+    f.metric = "complete, while an epoch passes";
+    if (!w->wrapping.count)
+        f.note = "no epoch passed";
+    bench_add_times(run, f, &w->wrapping);
+    bench_add(run, "wrap", "epochs", policy, "count", "", ring, "bytes", (double)stats.epochs, "");
+    bench_add(run, "wrap", "invalidates", policy, "count", "", ring, "bytes",
+              (double)stats.invalidates, "");
+    bench_add(run, "wrap", "addresses handed out", policy, "value", "bytes", ring, "bytes",
+              (double)stats.va_handed_out_bytes, "");
+    bench_add(run, "wrap", "page-table memory, most", policy, "value", "bytes", ring, "bytes",
+              (double)w->tables_most, "");
+    bench_add(run, "wrap", "page-table memory per ring byte", policy, "value", "%", ring, "bytes",
+              100 * (double)w->tables_most / ring, "");
+    return MB_OK;
+}
+
+static enum mb_err go_round(struct bench_run *run, uint64_t ring, const char *policy)
+{
+    static struct wrap w; /* large, and one runs at a time */
+    struct mb_map_op op = {.prot = MB_PROT_READ_WRITE};
+    uint64_t rounds;
+    char config[96];
+    enum mb_err err;
+
+    w = (struct wrap){.run = run, .ring = ring, .bytes = (uint64_t)2 << 30};
+    snprintf(config, sizeof(config), "%s,window_space:%llu", policy, (unsigned long long)ring);
+    err = bench_run_open(run, config);
+    if (!err)
+        err = mb_mem_create(run->dev, w.bytes, &op.mem);
+    op.bytes = w.bytes;
+    rounds = (run->quick ? 1 : 3) * ring / w.bytes + 8;
+    for (uint64_t i = 0; !err && i < rounds; i++)
+        err = one(&w, &op);
+    if (!err)
+        err = tell(&w, policy);
+    if (!err)
+        err = mb_mem_release(run->dev, op.mem);
+    bench_run_close(run);
+    return err;
+}
+
+static int run(int argc, char **argv)
+{
+    struct bench_run run = {.command = NULL};
+    uint64_t ring = (uint64_t)256 << 30;
+    const struct cli_option extra[] = {{"--ring", CLI_BYTES, &ring}, {NULL, CLI_FLAG, NULL}};
+    bool done = false;
+    int code = bench_run_parse(&run, &cli_bench_wrap, extra, argc, argv, &done);
+    enum mb_err err;
+
+    if (code || done)
+        return code;
+    err = go_round(&run, ring, "policy:fresh");
+    if (!err)
+        err = go_round(&run, ring, "policy:inline");
+    return bench_run_end(&run, err);
+}
+
+const struct cli_command cli_bench_wrap = {
+    .name = "bench wrap",
+    .summary = "epoch wrap of a 256 GiB ring of addresses",
+    .help = "usage: moonbright bench wrap [OPTION...]\n\n"
+            "  --ring BYTES        addresses (default 256GiB)\n" BENCH_RUN_HELP,
+    .run = run,
+};

@@ -1,0 +1,219 @@
+#!/usr/bin/env bash
+# bench all, bench compare and map as a user types them, on the software GPU and with made-up results.
+# shellcheck source=tests/cli/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# ------------------------------------------------------------------ bench compare
+# result FILE DEVICE MEDIAN SAMPLES [P99 MIN]: a result of one row.
+result() {
+    python3 - "$@" <<'PYTHON'
+import json, sys
+name, device, median, samples = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
+spread = {"median": median}
+if len(sys.argv) > 5:
+    spread |= {"p99": float(sys.argv[5]), "min": float(sys.argv[6])}
+rows = [{"what": "map", "how": "x", "bytes": 2097152, "samples": samples, "modelled": False, "host_us": spread}]
+json.dump({"bench": "bench map", "device": device, "driver": "1", "rows": rows}, open(name, "w"))
+PYTHON
+}
+a=$WORK/a.json b=$WORK/b.json
+result "$a" GPU 100 300 104 97
+result "$b" GPU 100 300 104 97
+run 0 bench compare "$a" "$b"
+says out "1 figures: 1 same, 0 worse"
+# 5% is below the floor of 10%; with a floor of 1% it is outside of what 300 samples allow.
+result "$b" GPU 105 300 109 102
+run 0 bench compare "$a" "$b"
+run 1 bench compare "$a" "$b" --floor 1
+says out "WORSE"
+run 0 bench compare "$b" "$a" --floor 1
+says out "better"
+# The same medians of samples that spread widely: no finding.
+result "$a" GPU 100 9 190 10
+result "$b" GPU 150 9 240 60
+run 0 bench compare "$a" "$b" --floor 1
+result "$a" GPU 100 3000 190 10
+result "$b" GPU 150 3000 240 60
+run 1 bench compare "$a" "$b" --json
+json 'r["WORSE"] == 1 and r["ok"] is False and 1.49 < r["rows"][0]["ratio"] < 1.51 and r["rows"][0]["bound"] == 0.1'
+# One sample says nothing about noise.
+result "$a" GPU 100 1
+result "$b" GPU 140 1
+run 0 bench compare "$a" "$b"
+run 1 bench compare "$a" "$b" --single 20
+# Another machine or driver.
+result "$b" "other GPU" 100 300 104 97
+run 2 bench compare "$a" "$b"
+says err "other GPU"
+says err "--other-machines"
+run 0 bench compare "$a" "$b" --other-machines
+# Missing and new rows, other units.
+figures() {
+    python3 - "$@" <<'PYTHON'
+import json, sys
+rows = []
+for text in sys.argv[2:]:
+    what, unit, value, kind = text.split("/")
+    rows.append({"experiment": "e", "what": what, "how": "h", "metric": "m", "unit": unit, "kind": kind, "origin": 0,
+                 "value": None if value == "-" else float(value)})
+json.dump({"bench": "x", "origins": [{"machine": "M", "driver": "D"}], "figures": rows}, open(sys.argv[1], "w"))
+PYTHON
+}
+figures "$a" one/us/10/measured two/us/10/measured
+figures "$b" one/us/10/measured three/us/10/measured
+run 1 bench compare "$a" "$b"
+says out "1 missing, 1 new"
+run 0 bench compare "$a" "$b" --allow-missing
+figures "$b" one/us/10/measured two/us/-/measured
+run 1 bench compare "$a" "$b"
+says out "MISSING"
+figures "$b" one/ns/10/measured two/us/10/measured
+run 1 bench compare "$a" "$b"
+says out "UNITS DIFFER"
+# Which way is better, and what nobody knows.
+python3 - "$a" "$b" <<'PYTHON'
+import json, sys
+for name, rate, count in ((sys.argv[1], 10, 4), (sys.argv[2], 5, 8)):
+    row = {"experiment": "e", "how": "h", "metric": "m", "kind": "measured", "origin": 0}
+    json.dump({"bench": "x", "origins": [{"machine": "M", "driver": "D"}],
+               "figures": [row | {"what": "rate", "unit": "M/s", "value": rate},
+                           row | {"what": "count", "unit": "", "value": count}]}, open(name, "w"))
+PYTHON
+run 1 bench compare "$a" "$b"
+says out "1 worse, 0 better, 1 changed"
+# Models have no noise: 1% is a finding; published figures are nobody's.
+figures "$a" one/us/100/modelled two/us/100/published
+figures "$b" one/us/101/modelled two/us/200/published
+run 1 bench compare "$a" "$b"
+says out "1 figures: 0 same, 1 worse"
+run 0 bench compare "$a" "$b" --model 2
+# Input that is none.
+run 2 bench compare "$a"
+run 2 bench compare "$a" "$WORK/nothing.json"
+says err "cannot be opened"
+echo '{"rows": [1, 2' >"$b"
+run 2 bench compare "$a" "$b"
+says err "line 2, column 1"
+echo '{"some": "thing"}' >"$b"
+run 2 bench compare "$a" "$b"
+says err "no result of a bench"
+: >"$b"
+run 2 bench compare "$a" "$b"
+says err "holds no result"
+run 2 bench compare "$a" "$a" --floor much
+# All that is committed can be read and is the same as itself.
+for file in "$SOURCE"/bench/results/*.json "$SOURCE"/bench/results/*.jsonl "$SOURCE"/bench/results/*.profile; do
+    run 0 bench compare "$file" "$file"
+done
+
+# ------------------------------------------------------------------ the benches of `bench all`
+for bench in degrade wrap safety latency; do
+    run 0 bench "$bench" --backend sim --quick --json --commit abc
+    json 'r["commit"] == "abc" and all(f["origin"] < len(r["origins"]) for f in r["figures"]) and r["figures"]'
+    json 'all(o["machine"] and o["command"] for o in r["origins"])'
+done
+run 0 bench calls --backend sim --quick --json
+json '{"mb_malloc_async", "mb_mem_wake", "alias"} <= {f["what"] for f in r["figures"]}'
+json 'all(f["kind"] == "modelled" for f in r["figures"] if f["what"] == "map")'
+run 0 bench full --backend sim --quick --json
+json 'all(f["value"] == 0 for f in r["figures"] if f["what"] == "requests refused")'
+run 0 bench churn --backend sim --hours 1 --rate 300 --json
+json 'all(f["value"] == 0 for f in r["figures"] if f["what"] in ("allocations failed", "wrong accesses"))'
+json 'any(f["what"] == "requests served" and f["value"] > 100 for f in r["figures"])'
+run 2 bench churn --hours 0
+run 0 bench wrap --backend sim --ring 8GiB
+says out "«modelled»"
+run 0 bench latency --backend sim --quick --threads --json
+json '{"alone", "beside maps, no limit", "beside maps, at most 1,000/s"} <= {f["how"] for f in r["figures"]}'
+json 'all(f["value"] > 0 for f in r["figures"] if f["how"] == "alone")'
+# Without a driver it says so.
+if ! ldconfig -p | grep -q libcuda.so.1; then
+    run 1 bench driver
+    says err "libcuda.so.1 is not here"
+fi
+
+# ------------------------------------------------------------------ bench all
+run 0 bench all --backend sim --quick --only map,litmus,probe --html "$WORK/page.html" --json "$WORK/all.json" \
+    --include "$SOURCE/bench/results/cuda-nvidia-h200-2026-11-29.json" "$SOURCE/bench/results/h200-inline.profile"
+says err "[ 1/3] map"
+cp "$WORK/all.json" "$WORK/out"
+json '{"published", "measured", "modelled", "calculated"} == {f["kind"] for f in r["figures"]}'
+json 'any("h200" in o["machine"].lower() and o["file"].endswith(".json") for o in r["origins"])'
+json 'any(abs(f["value"] - 693) < 1 for f in r["figures"] if f["what"] == "Robson bound, 2 MB pages" and f["kind"] == "calculated")'
+cp "$WORK/page.html" "$WORK/out"
+says out "viewport"
+says out "<svg"
+says out "prefers-color-scheme:dark"
+says out "32,951"
+if grep -q "<script" "$WORK/page.html"; then
+    fail "the page has a script"
+fi
+run 0 bench compare "$WORK/all.json" "$WORK/all.json"
+run 0 bench all --no-run --html - --include "$SOURCE/bench/results/frag-models.json"
+says out "llama-recompute"
+run 2 bench all --backend sim
+says err "say where to"
+run 2 bench all --html - --only nothing
+run 2 bench all --html - --include
+run 2 bench all --no-run --html - --include "$WORK/missing.json"
+run 1 bench all --no-run --html "$WORK/none/page.html"
+
+# ------------------------------------------------------------------ map
+run 0 map "$TORCH/gpt2.csv.gz" -o "$WORK/map.html" --moments 4
+cp "$WORK/map.html" "$WORK/out"
+says out "the peak"
+says out "stitched"
+run 0 map "$TORCH/gpt2.csv.gz" -o - --moments 1
+python3 - "$WORK" <<'PYTHON'
+import pickle, sys
+block = lambda address, size, state: {"address": address, "size": size, "requested_size": size, "state": state}
+base = 1 << 40
+events = [{"action": "segment_alloc", "addr": base, "size": 20 << 20, "stream": 0},
+          {"action": "alloc", "addr": base, "size": 8 << 20, "stream": 0},
+          {"action": "alloc", "addr": base + (8 << 20), "size": 2 << 20, "stream": 0},
+          {"action": "free_requested", "addr": base, "size": 8 << 20, "stream": 0},
+          {"action": "free_completed", "addr": base, "size": 8 << 20, "stream": 0}]
+segment = {"address": base, "total_size": 20 << 20, "stream": 0, "segment_type": "large", "blocks": [
+    block(base, 8 << 20, "inactive"), block(base + (8 << 20), 2 << 20, "active_allocated"),
+    block(base + (10 << 20), 10 << 20, "inactive")]}
+pickle.dump({"segments": [segment], "device_traces": [events]}, open(sys.argv[1] + "/snapshot.pickle", "wb"))
+pickle.dump({"segments": [{"address": 5}]}, open(sys.argv[1] + "/odd.pickle", "wb"))
+pickle.dump({"nothing": []}, open(sys.argv[1] + "/none.pickle", "wb"))
+pickle.dump(print, open(sys.argv[1] + "/code.pickle", "wb"))
+PYTHON
+run 0 map "$WORK/snapshot.pickle" -o "$WORK/map.html" --moments 3
+cp "$WORK/map.html" "$WORK/out"
+# At the end 2 MiB of 20 are in use, in the middle 8 MiB, before all events nothing is held.
+says out "2.00 MiB in use by 1 blocks, 20.00 MiB held (10.0%). 2 holes, the largest 10.00 MiB"
+says out "8.00 MiB in use by 1 blocks, 20.00 MiB held"
+says out "0 B in use by 0 blocks, 0 B held"
+run 2 map "$WORK/odd.pickle" -o "$WORK/map.html"
+says err "segment 0 is not as expected"
+run 2 map "$WORK/none.pickle" -o "$WORK/map.html"
+says err 'no list "segments"'
+run 2 map "$WORK/code.pickle" -o "$WORK/map.html"
+says err "GLOBAL"
+head -c 100 "$WORK/snapshot.pickle" >"$WORK/cut.pickle"
+run 2 map "$WORK/cut.pickle" -o "$WORK/map.html"
+run 0 replay "$TORCH/moe-offload-recompute.csv.gz" --events 8000 --config "audit:$WORK/audit.log" --backend sim --quiet
+run 0 map "$WORK/audit.log" -o "$WORK/map.html" --moments 5
+cp "$WORK/map.html" "$WORK/out"
+says out "owner"
+if env MOONBRIGHT="audit:$WORK/audit.log" "$MOONBRIGHT" map live -o "$WORK/live.html" 2>"$WORK/err"; then
+    cmp -s "$WORK/live.html" "$WORK/map.html" && fail "24 moments are the same as 5"
+    passed=$((passed + 1))
+else
+    fail "map live: $(cat "$WORK/err")"
+fi
+run 2 map live -o "$WORK/map.html"
+says err "MOONBRIGHT=audit:PATH"
+run 2 map "$WORK/none" -o "$WORK/map.html"
+run 2 map "$TORCH/gpt2.csv.gz"
+run 2 map "$TORCH/gpt2.csv.gz" -o "$WORK/map.html" --moments 0
+: >"$WORK/empty"
+run 2 map "$WORK/empty" -o "$WORK/map.html"
+says err "empty"
+echo "op,id,bytes,stream" >"$WORK/empty.csv"
+run 2 map "$WORK/empty.csv" -o "$WORK/map.html"
+run 1 map "$TORCH/gpt2.csv.gz" -o "$WORK/none/map.html"
+finish
