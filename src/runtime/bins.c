@@ -261,6 +261,7 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
 static bool is_ours(const struct mb__block *block, uint64_t addr)
 {
     return block->addr == addr && !__atomic_load_n(&block->pins, __ATOMIC_RELAXED) &&
+           !__atomic_load_n(&block->shown, __ATOMIC_SEQ_CST) &&
            !__atomic_load_n(&block->uses, __ATOMIC_RELAXED);
 }
 
@@ -280,9 +281,10 @@ bool mb__bins_free(struct mb_device *dev, uint64_t addr, struct mb__block *block
     if (host || stream) {
         uint32_t live = MB__BLOCK_LIVE;
 
-        /* Two frees of one block on different shards: one wins. */
+        /* Two frees of one block on different shards: one wins. Against a thread that is about to
+         * show the block: it sees the state, or we see its mark. */
         if (__atomic_compare_exchange_n(&block->state, &live, MB__BLOCK_BINNED, false,
-                                        __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+                                        __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
             served = is_ours(block, addr) && push(dev, shard, block, stream, index);
             if (!served)
                 __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);

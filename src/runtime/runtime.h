@@ -149,6 +149,7 @@ struct mb__block {
                                ticket 0, or on which aliases were unmapped, with the ticket of that.
                                After the free: the joint order, the stream of the free included */
     struct mb__block *next; /* of a bin, or of the unused records */
+    bool shown; /* frames were to be shown elsewhere at least once: frees take the lock; atomic */
 };
 
 /* A range of addresses that shows pieces of the heap in a row. With a block: its address. Without:

@@ -171,12 +171,26 @@ static enum mb_err work_map(struct mb_device *dev, const struct mb_map_op *op,
     return err;
 }
 
+/* The block that holds src. Its pins are counted when the batch has been submitted; until then the
+ * mark keeps the warm path, which takes no lock, from giving it to somebody else. */
+static struct mb__block *block_to_show(struct mb_device *dev, uint64_t src)
+{
+    struct mb__block *block = mb__block_holding(dev, src);
+
+    if (!block)
+        return NULL;
+    __atomic_store_n(&block->shown, true, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&block->state, __ATOMIC_SEQ_CST) != MB__BLOCK_LIVE)
+        return NULL; /* a free came first */
+    return block;
+}
+
 /* Aliases up to `most` pages of the block that holds src; *count: how many. */
 static enum mb_err alias_block(struct mb_device *dev, uint64_t src, enum mb_prot prot,
                                const struct place *at, uint32_t page, uint32_t most,
                                uint32_t *count)
 {
-    struct mb__block *block = mb__block_holding(dev, src);
+    struct mb__block *block = block_to_show(dev, src);
     uint32_t word = page_word(PAGE_MAPPED, prot) | (uint32_t)PAGE_OF_BLOCK | PAGE_MOVED;
     uint64_t whole = block ? (block->addr + block->bytes - src) / FRAME : 0;
     struct page *pages = &at->where->pages[page];

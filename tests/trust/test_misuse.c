@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Misuse that needs two threads or two devices: objects destroyed twice at once, frames of another
- * device. One caller wins, the other is told; the
+ * Misuse that needs two threads or two devices: objects destroyed twice at once, blocks freed
+ * while they are shown elsewhere, frames of another device. One caller wins, the other is told; the
  * record holds, and no access is wrong.
  */
 #include <pthread.h>
@@ -105,6 +105,93 @@ TEST(destroyed_by_two_threads)
     printf("COUNT objects destroyed by two threads at once %d\n", RACES);
     RT_OK(mb_check(p.dev));
     rt_close(p.dev);
+}
+
+/* ------------------------------------------------------------ free against map */
+
+struct race {
+    mb_device dev;
+    void *block;
+    char *va;
+    mb_stream stream;
+    pthread_barrier_t start, end;
+    enum mb_err mapped;
+    unsigned shown;
+};
+
+/* Shows the block's pages elsewhere while its owner frees it. */
+static void *mapper(void *user)
+{
+    struct race *r = user;
+
+    for (unsigned i = 0; i < RACES; i++) {
+        struct mb_map_op op = {.kind = MB_ALIAS, .prot = MB_PROT_READ_WRITE, .bytes = 2 * PAGE};
+
+        pthread_barrier_wait(&r->start);
+        op.va = r->va;
+        op.src = (void *)(((uintptr_t)r->block + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+        r->mapped = mb_mem_map_async(r->dev, &op, 1, r->stream);
+        pthread_barrier_wait(&r->end);
+    }
+    return NULL;
+}
+
+/*
+ * Either the alias came first, then the frames stay as they are until it is gone, or the free did,
+ * then there is nothing to show. New blocks filled meanwhile must not show through.
+ */
+TEST(free_races_with_map)
+{
+    static struct race r;
+    uint64_t state = mb_test_seed();
+    mb_stream other;
+    pthread_t thread;
+
+    memset(&r, 0, sizeof(r));
+    r.dev = rt_open("backend:sim,device_memory:128m");
+    r.stream = rt_stream(r.dev);
+    other = rt_stream(r.dev);
+    RT_OK(mb_mem_reserve(r.dev, 2 * PAGE, 0, (void **)&r.va));
+    CHECK_EQ(pthread_barrier_init(&r.start, NULL, 2), 0);
+    CHECK_EQ(pthread_barrier_init(&r.end, NULL, 2), 0);
+    CHECK_EQ(pthread_create(&thread, NULL, mapper, &r), 0);
+    for (unsigned i = 0; i < RACES; i++) {
+        struct mb_map_op unmap = {.kind = MB_UNMAP, .va = r.va, .bytes = 2 * PAGE};
+        char *page;
+        void *next;
+
+        r.block = rt_malloc(r.dev, 3 * PAGE, other);
+        page = (char *)(((uintptr_t)r.block + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+        RT_OK(mb_fill_async(r.dev, page, 2 * PAGE, i, other));
+        RT_OK(mb_stream_sync(r.dev, other));
+        pthread_barrier_wait(&r.start);
+        /* Somewhere in the middle of the map, which takes a few microseconds. */
+        for (uint64_t spin = mb_test_random_below(&state, 20000); spin; spin--)
+            __asm__ volatile("" ::: "memory");
+        RT_OK(mb_free_async(r.dev, r.block, other));
+        pthread_barrier_wait(&r.end);
+        next = rt_malloc(r.dev, 3 * PAGE, other);
+        RT_OK(mb_fill_async(r.dev, next, 3 * PAGE, ~(uint64_t)i, other));
+        CHECK(!r.mapped || r.mapped == MB_ERR_NOT_FOUND);
+        if (!r.mapped) {
+            r.shown++;
+            RT_OK(mb_verify_async(r.dev, r.va, 2 * PAGE, i, r.stream));
+            RT_OK(mb_mem_map_async(r.dev, &unmap, 1, r.stream));
+        }
+        RT_OK(mb_free_async(r.dev, next, other));
+        if (i % 100 == 0)
+            RT_OK(mb_check(r.dev));
+    }
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    pthread_barrier_destroy(&r.start);
+    pthread_barrier_destroy(&r.end);
+    printf("COUNT frees that raced with an alias of their block %d\n", RACES);
+    printf("%u of them after the alias\n", r.shown);
+    rt_clean(r.dev);
+    RT_OK(mb_mem_unreserve(r.dev, r.va, 2 * PAGE));
+    RT_OK(mb_stream_destroy(r.dev, r.stream));
+    RT_OK(mb_stream_destroy(r.dev, other));
+    rt_close(r.dev);
 }
 
 /* ------------------------------------------------------------ frames of another device */
