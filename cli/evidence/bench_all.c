@@ -174,6 +174,11 @@ static void other_jobs(struct all *all)
         word(j, "--milliseconds");
         word(j, "20");
     }
+    j = job(all, "host", 60, "bench");
+    if (j && all->quick) {
+        word(j, "--samples");
+        word(j, "10");
+    }
     if (all->cuda)
         (void)job(all, "driver", 200, "bench");
     j = job(all, "frag", 600, "bench");
@@ -477,7 +482,7 @@ const struct cli_command cli_bench_all = {
             "  --device N          which GPU\n"
             "  --only A,B,...      these experiments: map, unmap, remap, alias, protect, alloc, "
             "beside,\n"
-            "                      hot, calls, degrade, wrap, full, churn, safety, latency, "
+            "                      hot, host, calls, degrade, wrap, full, churn, safety, latency, "
             "driver, frag,\n"
             "                      budget, probe, litmus, scale\n"
             "  --no-run            only what --include brings\n"

@@ -46,6 +46,7 @@ static const struct chart_spec call_charts[] = {
     {PART_LINES, "calls", "map", "host", BY_QUANTILE, "map, host blocked", true, true, NAN},
     {PART_LINES, "calls", "mb_mem_create", "complete", BY_QUANTILE, "mb_mem_create", true, true,
      NAN},
+    {PART_LINES, "host", "map", "host", BY_HOW, "map, the host's own work", true, true, NAN},
 };
 static const struct chart_spec degrade_charts[] = {
     {PART_LINES, "degrade", "unmap", "complete", BY_HOW, "Share of unmaps", false, false, NAN},
@@ -169,7 +170,7 @@ const struct section_spec report_sections[] = {
      "Median, 99th and 99.9th percentile of each public call.",
      call_charts,
      SPECS(call_charts),
-     {"calls", NULL}},
+     {"calls", "host", NULL}},
     {"beside",
      "Beside other work",
      "Who waits, and what a latency-critical kernel loses while "
