@@ -47,7 +47,8 @@ static const char *const views[] = {"close", "keep", NULL};
 static const char *const kernel_forms[] = {"plain", "fast", NULL};
 static const char *const models[] = {"h200", "a100", "mi210", NULL};
 static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
-static const char *const growths[] = {"tight", "fast", "patient", NULL}; /* enum mb__growth */
+static const char *const growths[] = {"tight", "fast", "patient", "independent",
+                                      NULL}; /* enum mb__growth */
 static const char *const trace_formats[] = {"csv", "rmm", NULL};
 
 #define FIELD(name) offsetof(struct texts, name)

@@ -8,13 +8,14 @@
  *   flushed     the same after all bins went back to the heap
  *   composed    several ranges shown in a row through a window (stitch.c)
  *   finished    what other streams freed and the device has passed, or a known dependency orders
+ *   spared      the stream waits for what other streams freed, if the pool has the bytes
  *   grown       frames from the pool of vm or the driver, exactly what is missing
  *   released    the same, after other pools gave back what they do not use
  *   waited      the stream waits for what other streams freed
  *   host        the host waits for everything that is pending
  *
  * With growth:fast, "grown" comes before "composed"; with growth:patient, "waited" comes before
- * "grown". Each later step ends by trying the earlier ones. No step changes anything that a later
+ * "grown"; growth:independent leaves "spared" out. Each later step ends by trying the earlier ones. No step changes anything that a later
  * failure would have to undo, except by making memory more usable.
  *
  * Locking: the device's lock throughout; "host" drops it while it waits.
@@ -253,12 +254,28 @@ static enum mb_err retry(struct mb__request *req)
     return err == MB_ERR_NO_MEMORY ? grown(req) : err;
 }
 
+static bool wait_for_others(struct mb__request *req)
+{
+    return req->stream && !req->pool->keep && req->pool->internal_deps &&
+           mb__wait_for_others(req->pool, req->stream);
+}
+
 static enum mb_err waited(struct mb__request *req)
 {
-    if (!req->stream || req->pool->keep || !req->pool->internal_deps ||
-        !mb__wait_for_others(req->pool, req->stream))
+    return wait_for_others(req) ? retry(req) : MB_ERR_NO_MEMORY;
+}
+
+/* The pool has the bytes, and only their order is in the way: growing would take it beyond what was
+ * ever in use at once, for good, where a wait delays one stream once. Without the bytes growth
+ * cannot be helped, and no stream is made to wait for nothing. */
+static enum mb_err spared(struct mb__request *req)
+{
+    const struct mb__heap *heap = &req->pool->heap;
+
+    if (heap->used_bytes + req->bytes > heap->total_bytes || !req->pool->follow_events ||
+        !wait_for_others(req))
         return MB_ERR_NO_MEMORY;
-    return retry(req);
+    return from_both(req);
 }
 
 /* What other pools gave back last may still be shown by windows that were dropped only then: such
@@ -301,20 +318,21 @@ static enum mb_err after_host_wait(struct mb__request *req)
 enum mb_err mb__find_memory(struct mb__request *req)
 {
     typedef enum mb_err step(struct mb__request *);
-    static step *const tight[] = {without_large_bins, from_flushed, composed,       finished, grown,
-                                  released,           waited,       after_host_wait};
-    static step *const patient[] = {without_large_bins, from_flushed,   composed,
-                                    finished,           waited,         grown,
-                                    released,           after_host_wait};
-    static step *const fast[] = {without_large_bins, from_flushed, finished, grown,
-                                 composed,           released,     waited,   after_host_wait};
-    step *const *steps = req->dev->config.growth == MB__GROWTH_FAST      ? fast
-                         : req->dev->config.growth == MB__GROWTH_PATIENT ? patient
-                                                                         : tight;
+    /* By enum mb__growth; NULL ends each. */
+    static step *const orders[][10] = {
+        [MB__GROWTH_TIGHT] = {without_large_bins, from_flushed, composed, finished, spared, grown,
+                              released, waited, after_host_wait},
+        [MB__GROWTH_FAST] = {without_large_bins, from_flushed, finished, grown, composed, released,
+                             waited, after_host_wait},
+        [MB__GROWTH_PATIENT] = {without_large_bins, from_flushed, composed, finished, waited, grown,
+                                released, after_host_wait},
+        [MB__GROWTH_INDEPENDENT] = {without_large_bins, from_flushed, composed, finished, grown,
+                                    released, waited, after_host_wait},
+    };
     enum mb_err err = MB_ERR_NO_MEMORY;
 
-    for (unsigned i = 0; i < 8 && err == MB_ERR_NO_MEMORY; i++)
-        err = steps[i](req);
+    for (step *const *at = orders[req->dev->config.growth]; *at && err == MB_ERR_NO_MEMORY; at++)
+        err = (*at)(req);
     return err;
 }
 

@@ -75,7 +75,7 @@ static void put_torch(struct writer *w, struct mb_device *dev, const struct mb_s
     pair(w, "num_sync_all_streams", "", counters->host_waits);
 }
 
-static void put_own(struct writer *w, const struct mb_stats *stats)
+static void put_own(struct writer *w, const struct mb_device *dev, const struct mb_stats *stats)
 {
     level(w, "moonbright.frames_used_bytes", stats->frames_used_bytes,
           stats->frames_used_peak_bytes);
@@ -83,6 +83,7 @@ static void put_own(struct writer *w, const struct mb_stats *stats)
     pair(w, "moonbright.table_bytes", "current", stats->table_bytes);
     pair(w, "moonbright.stitched_blocks", "current", stats->stitched_blocks);
     pair(w, "moonbright.stitches", "", stats->stitches);
+    pair(w, "moonbright.stream_waits", "", dev->counters.waits);
     pair(w, "moonbright.map_batches", "", stats->map_batches);
     pair(w, "moonbright.entries_written", "", stats->entries_written);
     pair(w, "moonbright.invalidates", "", stats->invalidates);
@@ -94,7 +95,7 @@ static void put_all(struct writer *w, struct mb_device *dev, const struct mb_sta
     if (w->json)
         put(w, "{\n");
     put_torch(w, dev, stats);
-    put_own(w, stats);
+    put_own(w, dev, stats);
     if (w->json)
         put(w, "\n}\n");
     w->needed++; /* the terminating 0 */

@@ -10,7 +10,7 @@
  *   debug.c    red zones, poison, leaks          info.c     queries, device work
  *   watch.c    trace, history, hook              snapshot.c what is allocated, as a file
  *   oom.c      the report of a failure           check.c    every invariant
- *   heap.c, plan.c, tree.h                       pure data structures below them
+ *   collect.c  ranges for a plan                 heap.c, plan.c, tree.h  pure data structures
  *
  * ORDER OF MEMORY   A *ticket* numbers the stretches of a stream between two recorded points. What
  * is freed on a stream carries the ticket open at that moment; recording a fence or an event closes
@@ -66,9 +66,10 @@ enum mb__check {
 };
 
 enum mb__growth {
-    MB__GROWTH_TIGHT,   /* compose before growing; grow before making a stream wait for another */
-    MB__GROWTH_FAST,    /* grow while the device has memory, compose afterwards */
-    MB__GROWTH_PATIENT, /* make a stream wait for another before growing: least memory */
+    MB__GROWTH_TIGHT, /* compose before growing; a stream waits for another if that saves growth */
+    MB__GROWTH_FAST,  /* grow while the device has memory, compose afterwards */
+    MB__GROWTH_PATIENT, /* make a stream wait for another before growing, whether it helps or not */
+    MB__GROWTH_INDEPENDENT, /* as tight, but no stream waits while the device has memory */
 };
 
 struct mb__config {
@@ -247,6 +248,7 @@ struct mb_pool {
 
 struct mb__counters {
     uint64_t failed_requests, stitches, window_hits, grows, trims, waits;
+    uint64_t looks;                          /* free ranges that plans looked at */
     uint64_t mallocs, frees;                 /* of the slow path, and of pools that are gone */
     uint64_t malloc_bytes;                   /* likewise; handed out since open, after rounding */
     uint64_t retries;                        /* requests that had to make room to go on */
@@ -453,6 +455,12 @@ enum mb_err mb__find_memory(struct mb__request *req);
 void mb__take_range(struct mb__request *req, uint64_t addr, uint64_t bytes);
 /* MB_ERR_NOT_FOUND or MB_ERR_DOUBLE_FREE with detail. */
 enum mb_err mb__bad_pointer(struct mb_device *dev, const void *ptr, const char *call);
+
+/* ------------------------------------------------------------------ collect.c */
+
+/* Ranges that the request's stream may use, joined and by address, into dev->ranges, with room for a
+ * plan of them in dev->pieces. MB_ERR_HOST_MEMORY. */
+enum mb_err mb__collect(struct mb__request *req);
 
 /* ------------------------------------------------------------------ stitch.c */
 

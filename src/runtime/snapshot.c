@@ -343,7 +343,9 @@ static void put_history(struct pickle *p, const struct mb__watch *watch)
 
 static const char *growth_name(enum mb__growth growth)
 {
-    return growth == MB__GROWTH_FAST ? "fast" : growth == MB__GROWTH_PATIENT ? "patient" : "tight";
+    static const char *const names[] = {"tight", "fast", "patient", "independent"};
+
+    return names[growth];
 }
 
 static void put_settings(struct pickle *p, const struct mb_device *dev)

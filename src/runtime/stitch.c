@@ -22,6 +22,10 @@
 
 #define FRAME MB_FRAME_BYTES
 
+enum {
+    WINDOW_TRIES = 16, /* cached windows of the right size that are looked at for one request */
+};
+
 static uint64_t frame_down(uint64_t addr)
 {
     return addr & ~(FRAME - 1);
@@ -30,125 +34,6 @@ static uint64_t frame_down(uint64_t addr)
 static uint64_t frame_up(uint64_t addr)
 {
     return (addr + FRAME - 1) & ~(FRAME - 1);
-}
-
-/* ------------------------------------------------------------------ collecting free ranges */
-
-/* Is the node one of those that collect() finds? */
-static bool may_use(const struct mb__request *req, const struct mb__node *node)
-{
-    if (!node || !node->lane)
-        return false;
-    if (mb__lane_is_own(node->lane, req->stream) || node->lane == &req->pool->ready)
-        return true;
-    return req->ordered && (node->lane->apart || (req->stream && req->pool->follow_events)) &&
-           mb__node_usable(req->stream, node);
-}
-
-static enum mb_err push_range(struct mb_device *dev, const struct mb__node *node)
-{
-    if (MB_VEC_PUSH(&dev->ranges, ((struct mb__range){node->addr, node->bytes})))
-        return MB_OK;
-    return mb__fail(MB_ERR_HOST_MEMORY, "no host memory to plan with %zu ranges",
-                    dev->ranges.count);
-}
-
-/* The ranges inside the frames at both ends that touch this one: they lengthen it, whatever lane
- * they are in. What lies between two ranges that touch boundaries is pushed from the lower one. */
-static enum mb_err push_neighbours(struct mb__request *req, const struct mb__node *node)
-{
-    const struct mb__node *at = node->next, *low = node->prev;
-    enum mb_err err = MB_OK;
-
-    for (; !err && may_use(req, at) && !mb__node_touches(at); at = at->next)
-        err = push_range(req->dev, at);
-    while (may_use(req, low) && !mb__node_touches(low))
-        low = low->prev;
-    if (err || may_use(req, low))
-        return err;
-    for (at = node->prev; !err && at != low; at = at->prev)
-        err = push_range(req->dev, at);
-    return err;
-}
-
-/* Blocks of less than a frame may lie in ranges inside frames, joined ones too. Larger ones have no
- * use for them, and there may be very many. */
-static enum mb_err collect_lane(struct mb__request *req, const struct mb__lane *lane)
-{
-    bool all = req->bytes < FRAME;
-    struct mb__link *link = mb__tree_first(all ? &lane->by_size : &lane->by_edge);
-    enum mb_err err = MB_OK;
-
-    for (; !err && link; link = mb__tree_next(link)) {
-        const struct mb__node *node = all ? MB__TREE_ENTRY(link, struct mb__node, by_size)
-                                          : MB__TREE_ENTRY(link, struct mb__node, by_edge);
-
-        if (!mb__lane_is_own(lane, req->stream) && !mb__node_usable(req->stream, node))
-            continue;
-        err = push_range(req->dev, node);
-        if (!err && !all)
-            err = push_neighbours(req, node);
-    }
-    return err;
-}
-
-static int by_addr(const void *left, const void *right)
-{
-    const struct mb__range *a = left, *b = right;
-
-    return a->addr < b->addr ? -1 : a->addr > b->addr;
-}
-
-/* Joins ranges of different lanes that touch. */
-static void join(struct mb_device *dev)
-{
-    struct mb__range *list = dev->ranges.data;
-    size_t used = 0;
-
-    if (dev->ranges.count < 2)
-        return;
-    qsort(list, dev->ranges.count, sizeof(*list), by_addr);
-    for (size_t i = 1; i < dev->ranges.count; i++) {
-        if (list[used].addr + list[used].bytes == list[i].addr)
-            list[used].bytes += list[i].bytes;
-        else
-            list[++used] = list[i];
-    }
-    dev->ranges.count = used + 1;
-}
-
-/* All ranges that the request's stream may use, into dev->ranges. */
-static enum mb_err collect(struct mb__request *req)
-{
-    struct mb_pool *pool = req->pool;
-    enum mb_err err = collect_lane(req, &pool->ready);
-
-    for (uint32_t i = 0; !err && req->stream && i < pool->lane_count; i++) {
-        struct mb__lane *lane = pool->lanes[i];
-
-        if (!lane || !lane->free_bytes)
-            continue;
-        if (mb__lane_is_own(lane, req->stream) || (req->ordered && pool->follow_events))
-            err = collect_lane(req, lane);
-    }
-    if (!err && req->ordered && pool->apart.free_bytes)
-        err = collect_lane(req, &pool->apart);
-    return err;
-}
-
-static enum mb_err collect_joined(struct mb__request *req)
-{
-    enum mb_err err;
-
-    MB_VEC_CLEAR(&req->dev->ranges);
-    err = collect(req);
-    if (err)
-        return err;
-    join(req->dev);
-    if (!MB_VEC_RESERVE(&req->dev->pieces, req->dev->ranges.count + 2))
-        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a plan of %zu pieces",
-                        req->dev->ranges.count + 2);
-    return MB_OK;
 }
 
 /* ------------------------------------------------------------------ unmapping */
@@ -443,7 +328,8 @@ static enum mb_err reuse_window(struct mb__request *req)
     struct mb_pool *pool = req->pool;
     struct mb__link *link = mb__tree_at_least(&pool->windows, req->bytes, 0);
 
-    for (; link && link->major == req->bytes; link = mb__tree_next(link)) {
+    for (unsigned tries = 0; link && link->major == req->bytes && tries < WINDOW_TRIES;
+         tries++, link = mb__tree_next(link)) {
         struct mb__window *window = MB__TREE_ENTRY(link, struct mb__window, by_bytes);
         enum mb_err err;
 
@@ -580,7 +466,7 @@ enum mb_err mb__stitch(struct mb__request *req)
     err = reuse_window(req);
     if (err != MB_ERR_NO_MEMORY)
         return err;
-    err = collect_joined(req);
+    err = mb__collect(req);
     if (err)
         return err;
     for (size_t i = 0; i < dev->ranges.count; i++) {
@@ -607,7 +493,7 @@ enum mb_err mb__stitch_if_cheaper(struct mb__request *req, int64_t cost)
 
     if (err != MB_ERR_NO_MEMORY)
         return err;
-    err = collect_joined(req);
+    err = mb__collect(req);
     if (err)
         return err;
     plan = mb__plan(dev->ranges.data, dev->ranges.count, req->bytes, dev->pieces.data);
@@ -754,7 +640,7 @@ static enum mb_err find_longer(struct mb__request *req, uint64_t more, size_t *o
     enum mb_err err = MB_OK;
 
     for (unsigned tries = 0; !err && tries < 2; tries++) {
-        err = collect_joined(req);
+        err = mb__collect(req);
         if (!err && !MB_VEC_RESERVE(&dev->pieces, dev->ranges.count + 2 + count_pieces(req->block)))
             err = mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the plan of a longer block");
         if (err)

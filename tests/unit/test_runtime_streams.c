@@ -4,6 +4,7 @@
  * An address handed out again is the sign of reuse; the oracle and the patterns are the proof that
  * it was allowed.
  */
+#include "runtime/runtime.h"
 #include "support/runtime_rig.h"
 
 static const uint64_t BLOCK = 64 * RT_MIB;
@@ -41,7 +42,7 @@ TEST(same_stream_reuses_at_once)
 
 TEST(another_stream_takes_other_memory_while_there_is_some)
 {
-    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_device dev = rt_open("backend:sim,device_memory:1g,growth:independent");
     mb_stream a = rt_stream(dev), b = rt_stream(dev);
     void *first = rt_malloc(dev, BLOCK, a), *second;
 
@@ -94,7 +95,7 @@ TEST(dependencies_are_transitive)
 /* An event from before the free says nothing about it. */
 TEST(an_earlier_event_does_not_order_reuse)
 {
-    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no,growth:independent");
     mb_stream a = rt_stream(dev), b = rt_stream(dev);
     void *first = rt_malloc(dev, BLOCK, a), *second;
 
@@ -141,6 +142,34 @@ TEST(finished_memory_is_anybodys)
     rt_close(dev);
 }
 
+/* The pool has the bytes, in the order of another stream: that is waited for on the device, and the
+ * pool stays as it is. A request beyond them makes nobody wait. */
+TEST(a_wait_saves_growth)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, BLOCK, a), *second;
+    struct mb_stats before, after;
+
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    before = rt_stats(dev);
+    second = rt_malloc(dev, BLOCK, b);
+    CHECK_PTR_EQ(second, first);
+    CHECK_EQ(dev->counters.waits, 1);
+    rt_fill(dev, second, BLOCK, 1, b);
+    rt_verify(dev, second, BLOCK, 1, b);
+    after = rt_stats(dev);
+    CHECK_EQ(after.grows, before.grows);
+    CHECK_EQ(after.reserved_bytes, before.reserved_bytes);
+    keep_busy(dev, second, b);
+    RT_OK(mb_free_async(dev, second, b));
+    second = rt_malloc(dev, 2 * BLOCK, a);
+    CHECK_EQ(dev->counters.waits, 1);
+    RT_OK(mb_free_async(dev, second, a));
+    rt_close(dev);
+}
+
 /* Without internal dependencies a stream does not wait for another, but the host does before giving
  * up. */
 TEST(no_request_fails_while_memory_is_pending)
@@ -184,7 +213,7 @@ TEST(streams_do_not_wait_for_each_other)
 
 TEST(recorded_streams_delay_reuse)
 {
-    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no");
+    mb_device dev = rt_open("backend:sim,device_memory:1g,cache:no,growth:independent");
     mb_stream a = rt_stream(dev), b = rt_stream(dev);
     void *first = rt_malloc(dev, BLOCK, a), *second;
 
@@ -248,7 +277,7 @@ static void *from_pool(mb_pool pool, mb_stream stream)
  */
 TEST(a_wait_inherits_nothing_that_the_other_waited_for_after_its_point)
 {
-    mb_device dev = rt_open("backend:sim,device_memory:2g,cache:no");
+    mb_device dev = rt_open("backend:sim,device_memory:2g,cache:no,growth:independent");
     mb_stream a = rt_stream(dev), b = rt_stream(dev), c = rt_stream(dev), d = rt_stream(dev);
     void *first, *second, *of_b, *of_c, *of_d, *early, *late;
     mb_pool small, large;
