@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* cmd_map.c - `moonbright map TRACE|SNAPSHOT|LOG|live -o FILE`: a page that shows who holds what. */
+/* cmd_map.c - `moonbright map TRACE|SNAPSHOT|LOG|live -o FILE`: who holds what, on a page. */
 #include "cli.h"
 #include "config.h"
 #include "memmap.h"
@@ -11,7 +11,7 @@
 
 enum input { INPUT_TRACE, INPUT_PICKLE, INPUT_LOG };
 
-/* By the first bytes; gzip may hold either a trace or a pickle, and is looked into by the reader. */
+/* By the first bytes; what gzip holds is taken for a trace, and the reader looks into it. */
 static int kind_of(const char *path, enum input *kind, char error[MEMMAP_ERROR])
 {
     unsigned char first[4] = {0};
