@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * bench_map.c - `moonbright bench map|unmap|remap|alias|protect|alloc|beside|host`: what a change of
- * a mapping costs, MoonBright's and the vendor's ways in one table of one run.
+ * bench_map.c - `moonbright bench map|unmap|remap|alias|protect|alloc|beside|host`: what a change
+ * of a mapping costs, MoonBright's and the vendor's ways in one table of one run.
  *
  * The library measures batches and the vendor's calls; what the public interface adds to a batch is
  * measured here (bench_api.c), as a program would see it.

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * bench_all.c - `moonbright bench all`: every experiment that this machine can do, each in a
- * process of its own with a time limit, then one JSON and one page, with committed results beside them.
+ * process of its own with a time limit, then one JSON and one page, with committed results
+ * beside them.
  *
  * A bench that fails is told on standard error, in the JSON and on the page; the others go on.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * bench_wrap.c - `moonbright bench wrap`: always-fresh addresses from a ring of 256 GB, gone
- * through several times: what the operation that wraps costs, how often the device is flushed, and how much
- * page-table memory the addresses need.
+ * through several times: what the operation that wraps costs, how often the device is flushed,
+ * and how much page-table memory the addresses need.
  */
 #include "evidence.h"
 #include "run.h"
