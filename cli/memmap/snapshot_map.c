@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * snapshot_map.c - PyTorch's memory as it lay there, from a snapshot: its end is known
- * («segments»), and the events before it («device_traces») are undone one by one, so that each earlier
- * moment is right also when recording began late.
+ * («segments»), and the events before it («device_traces») are undone one by one, so that each
+ * earlier moment is right also when recording began late.
  */
 #include "memmap.h"
 
