@@ -248,6 +248,32 @@ MB_API enum mb_err mb_mem_sleep(mb_device dev, void *va, uint64_t bytes, mb_stre
 /* Gives a sleeping range new frames (contents undefined). */
 MB_API enum mb_err mb_mem_wake(mb_device dev, void *va, uint64_t bytes, mb_stream stream);
 
+/*
+ * ACCESS OF OTHER DEVICES   Addresses are unified: a device that was given access sees a page at the
+ * address at which its owner sees it. Pages of mb_mem_reserve() are opened one by one, a block of
+ * malloc as a whole: with it the pages it begins and ends in, which may hold other blocks.
+ *
+ * What is open keeps its frames. A block that is freed while it is open comes back when the last
+ * device has lost access (which can still be taken, by its old address); a mapped page can then not be unmapped or put to sleep: MB_ERR_BUSY.
+ * mb_close() of either device takes back what is still open.
+ */
+struct mb_access {
+    mb_device dev; /* any open device of the owner's backend; the owner itself too (mappings) */
+    enum mb_prot prot;
+};
+/* Gives the devices of the list access, or with MB_PROT_NONE takes it: all of them or none. Done
+ * when the call returns, by the driver, on the host. Where access is taken or reduced the host
+ * waits for all work of that device; work on streams of others that makes use of it is the
+ * caller's to order. Devices not in the list keep what they have. MB_ERR_NOT_SUPPORTED says why a
+ * device cannot have access. */
+MB_API enum mb_err mb_mem_set_access(mb_device owner, void *va, uint64_t bytes,
+                                     const struct mb_access *list, unsigned count);
+/* What `dev` may do at an address of `owner`. */
+MB_API enum mb_err mb_mem_get_access(mb_device owner, const void *ptr, mb_device dev,
+                                     enum mb_prot *out);
+/* MB_OK if `dev` could be given access to memory of `owner`; else the reason. */
+MB_API enum mb_err mb_device_can_access(mb_device dev, mb_device owner);
+
 struct mb_pointer_info {
     void *base;     /* start of the block or mapping */
     uint64_t bytes; /* its size as requested */

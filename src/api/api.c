@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/journal.h"
 #include "kernels/pattern.h"
+#include "runtime/access.h"
 #include "runtime/debug.h"
 #include "runtime/info.h"
 #include "runtime/runtime.h"
@@ -619,6 +620,33 @@ enum mb_err mb_mem_wake(mb_device dev, void *va, uint64_t bytes, mb_stream strea
 {
     ENTER(dev);
     return sleep_or_wake(dev, va, bytes, stream, true);
+}
+
+enum mb_err mb_mem_set_access(mb_device owner, void *va, uint64_t bytes,
+                              const struct mb_access *list, unsigned count)
+{
+    ENTER(owner);
+    NEED(list || !count, "mb_mem_set_access: %u entries are needed, the list is NULL", count);
+    for (unsigned i = 0; i < count; i++)
+        NEED(mb__device_is_open(list[i].dev), "mb_mem_set_access: entry %u: %p is no open device",
+             i, (void *)list[i].dev);
+    mb__caller_set(__func__, NULL);
+    return name_owner(owner, va, __func__, mb__access_set(owner, va, bytes, list, count));
+}
+
+enum mb_err mb_mem_get_access(mb_device owner, const void *ptr, mb_device dev, enum mb_prot *out)
+{
+    ENTER(owner);
+    ENTER(dev);
+    NEED(out, "mb_mem_get_access: a place for the answer is needed");
+    LOCKED_PTR(owner, ptr, mb__access_get(owner, ptr, dev, out));
+}
+
+enum mb_err mb_device_can_access(mb_device dev, mb_device owner)
+{
+    ENTER(dev);
+    ENTER(owner);
+    return mb__access_possible(owner, dev);
 }
 
 enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_info *out)

@@ -128,6 +128,21 @@ PASS(scrub_slots,
      (struct mb_hw_dev * dev, const struct mb_hw_view *view, uint32_t first, uint32_t count,
       const struct mb_scrub_want *want, uint32_t *wrong, uint32_t capacity, uint32_t *differing),
      (dev, view, first, count, want, wrong, capacity, differing))
+/* The peer is such a device too: all devices of a build are. */
+static enum mb_err peer_access(struct mb_hw_dev *dev, struct mb_hw_dev *peer, mb_va va,
+                               uint32_t frames, const mb_pfn *pfns, enum mb_prot prot)
+{
+    enum mb_err err = trip(dev, MB_HW_FAULT_peer_access);
+
+    dev = of(dev)->inner;
+    return err ? err : dev->ops->peer_access(dev, of(peer)->inner, va, frames, pfns, prot);
+}
+
+static bool stream_capturing(struct mb_hw_dev *dev, struct mb_hw_stream *stream)
+{
+    dev = of(dev)->inner;
+    return dev->ops->stream_capturing(dev, stream);
+}
 
 static void table_free(struct mb_hw_dev *dev, uint64_t phys, uint64_t bytes)
 {
@@ -198,6 +213,7 @@ static void fill_ops(struct mb_hw_ops *ops, const struct mb_hw_ops *inner)
     SET(counters)
     SET(health)
     SET(intend)
+    SET(stream_capturing)
 #undef SET
     ops->close = close_both;
 }

@@ -36,7 +36,8 @@
     X(verify)                                                                                      \
     X(copy)                                                                                        \
     X(read_slots)                                                                                  \
-    X(scrub_slots)
+    X(scrub_slots)                                                                                 \
+    X(peer_access)
 
 enum mb_hw_fault_op {
 #define MB_HW_FAULT_ENUM(name) MB_HW_FAULT_##name,

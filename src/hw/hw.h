@@ -231,6 +231,19 @@ struct mb_hw_ops {
     enum mb_err (*scrub_slots)(struct mb_hw_dev *dev, const struct mb_hw_view *view, uint32_t first,
                                uint32_t count, const struct mb_scrub_want *want, uint32_t *wrong,
                                uint32_t capacity, uint32_t *differing);
+    /* --- peers --- optional (NULL: no device may use another one's memory). Sets what `peer`,
+     * another open device of this backend, may do at the addresses of `dev` from va on, which show
+     * pfns: `prot`, or with MB_PROT_NONE nothing (pfns may be NULL then). By the driver, on the
+     * host: when it returns, no access of the peer that starts later uses an older translation, and
+     * those that used one have reached memory. The caller has made sure that the peer's own work
+     * does not need what is taken away, and closes what it opened before the frames change hands or
+     * either device is closed. frames 0: changes nothing, says whether it could be done.
+     * MB_ERR_NOT_SUPPORTED with the reason. */
+    enum mb_err (*peer_access)(struct mb_hw_dev *dev, struct mb_hw_dev *peer, mb_va va,
+                               uint32_t frames, const mb_pfn *pfns, enum mb_prot prot);
+    /* --- capture --- optional (NULL: nothing is ever captured). Is what is enqueued on the stream
+     * now recorded into a graph instead of executed? Waits for nothing. */
+    bool (*stream_capturing)(struct mb_hw_dev *dev, struct mb_hw_stream *stream);
 };
 
 /* First member of every backend's device. */

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 
 #include "base/err.h"
+#include "runtime/access.h"
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
 
@@ -187,5 +188,7 @@ enum mb_err mb__check_all(struct mb_device *dev)
         err = check_streams(dev);
     if (!err)
         err = mb__vmm_check(dev);
+    if (!err)
+        err = mb__access_check(dev);
     return err ? err : mb__vm_check(dev->vm);
 }

@@ -20,6 +20,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "kernels/pattern.h"
+#include "runtime/access.h"
 #include "runtime/debug.h"
 #include "runtime/vmm.h"
 
@@ -257,7 +258,7 @@ enum mb_err mb__debug_range(struct mb_device *dev, const void *va, uint64_t byte
 
     if (!(dev->config.checks & (MB__CHECK_REDZONE | MB__CHECK_POISON | MB__CHECK_UAF)))
         return MB_OK;
-    if (mb__vmm_covers(dev, addr, bytes))
+    if (mb__vmm_covers(dev, addr, bytes) || mb__access_covers(dev, addr, bytes))
         return MB_OK;
     block = mb__block_holding(dev, addr);
     if (!block)

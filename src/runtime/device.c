@@ -17,6 +17,7 @@
 #include "hw/dry.h"
 #include "hw/fault.h"
 #include "hw/profile.h"
+#include "runtime/access.h"
 #include "runtime/debug.h"
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
@@ -333,6 +334,7 @@ void mb__device_close(struct mb_device *dev)
     __atomic_store_n(&dev->magic, 0, __ATOMIC_RELEASE);
     mb__handles_del(&live, dev);
     delist(dev);
+    mb__access_end(dev);
     (void)dev->hw->ops->device_sync(dev->hw);
     mb__lock(&dev->lock);
     mb__debug_leaks(dev);

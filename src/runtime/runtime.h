@@ -298,6 +298,7 @@ struct mb_device {
     zombies;                     /* of pools gone, to be unmapped when their users are done */
     uint64_t recent[MB__RECENT]; /* addresses freed lately */
     uint64_t generation;         /* last one given out */
+    struct mb__given *given; /* what is open to other devices: access.c; NULL: nothing ever was */
     struct mb__counters counters;
     struct mb_hist malloc_hist, free_hist, map_hist;
     struct mb__vmm *vmm;

@@ -15,6 +15,8 @@ void mb__vmm_fini(struct mb_device *dev);
 uint64_t mb__vmm_bytes(const struct mb_device *dev);
 /* Is the whole range mapped in reserved addresses? */
 bool mb__vmm_covers(struct mb_device *dev, uint64_t addr, uint64_t bytes);
+/* Access of the owner to a mapped page; false: it is not one. */
+bool mb__vmm_prot(struct mb_device *dev, uint64_t addr, enum mb_prot *out);
 bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out);
 enum mb_err mb__vmm_check(struct mb_device *dev);
 

@@ -17,6 +17,7 @@
  * Cost: a few passes over 16 bytes a page, and four bytes for each frame's number and count.
  */
 #include "base/err.h"
+#include "runtime/access.h"
 #include "runtime/vmm_records.h"
 
 enum {
@@ -329,6 +330,10 @@ static enum mb_err work_op(struct mb_device *dev, const struct mb_map_op *op)
                         op->bytes);
     at.first = (uint32_t)((addr - at.where->va.addr) / FRAME);
     at.count = (uint32_t)(op->bytes / FRAME);
+    if (op->kind == MB_UNMAP)
+        err = mb__access_closed(dev, addr, op->bytes);
+    if (err)
+        return err;
     if (op->kind == MB_MAP)
         return work_map(dev, op, &at);
     return op->kind == MB_ALIAS ? work_alias(dev, op, &at) : work_change(dev, op, &at);
@@ -665,7 +670,7 @@ enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, un
         err = work_op(dev, &ops[i]);
         if (err)
             mb__fail_in(err, "operation %u of %u", i, count);
-        else
+        else if (!dev->given) /* else each may be open to a peer */
             i += work_pages(dev->vmm, ops + i + 1, count - i - 1);
     }
     if (!err)

@@ -20,6 +20,17 @@ bool mb__vmm_covers(struct mb_device *dev, uint64_t addr, uint64_t bytes)
     return true;
 }
 
+bool mb__vmm_prot(struct mb_device *dev, uint64_t addr, enum mb_prot *out)
+{
+    struct reservation *where = find(dev, addr, 1);
+    const struct page *page = where ? &where->pages[(addr - where->va.addr) / FRAME] : NULL;
+
+    if (!page || page_state(page) != PAGE_MAPPED)
+        return false;
+    *out = (enum mb_prot)((page->word & PAGE_PROT) >> PAGE_PROT_SHIFT);
+    return true;
+}
+
 bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out)
 {
     struct reservation *where = find(dev, addr, 1);

@@ -7,6 +7,7 @@
  * Locking: the device's lock.
  */
 #include "base/err.h"
+#include "runtime/access.h"
 #include "runtime/vmm_records.h"
 
 static enum mb_err locate(struct mb_device *dev, void *va, uint64_t bytes,
@@ -88,6 +89,8 @@ enum mb_err mb__vmm_sleep(struct mb_device *dev, void *va, uint64_t bytes, mb_st
     struct reservation *where;
     enum mb_err err = locate(dev, va, bytes, &where);
 
+    if (!err)
+        err = mb__access_closed(dev, (uint64_t)(uintptr_t)va, bytes);
     if (!err)
         err = mb__stream_get(dev, native, &stream);
     if (err)

@@ -72,7 +72,7 @@ static void one_operation(struct sim_memory *mem, uint64_t *state)
         src = mb_test_random_below(state, (BYTES - bytes) / 8 + 1) * 8;
         if (src < at + bytes && at < src + bytes)
             break; /* overlapping copies are undefined */
-        mb__sim_memory_copy(mem, BASE + at, BASE + src, bytes);
+        mb__sim_memory_copy(mem, BASE + at, mem, BASE + src, bytes);
         memcpy(&word[at / 8], &word[src / 8], bytes);
         memcpy(&written[at / 8], &written[src / 8], bytes / 8);
         break;

@@ -22,6 +22,12 @@
 #include "kernels/pattern.h"
 #include "kernels/pte_pop.h"
 
+enum {
+    SIM_ORDINALS = 8,
+    SIM_ORDINAL_SHIFT = 44, /* addresses of ordinal n: from (n + 1) << 44 */
+    SIM_PEER_SHIFT = 44,    /* GFX9: number of the device above its physical addresses */
+};
+
 /* ------------------------------------------------------------ models (model.c, cost.c) */
 
 /* Cost at a size; tables are interpolated. */
@@ -123,7 +129,8 @@ uint32_t mb__sim_memory_frame(const struct sim_memory *mem, uint64_t phys);
 void mb__sim_memory_write(struct sim_memory *mem, uint64_t phys, uint64_t bytes, uint64_t key);
 /* Words of the range that are not as key says; never written ones count. */
 uint64_t mb__sim_memory_differ(struct sim_memory *mem, uint64_t phys, uint64_t bytes, uint64_t key);
-void mb__sim_memory_copy(struct sim_memory *mem, uint64_t dst, uint64_t src, uint64_t bytes);
+void mb__sim_memory_copy(struct sim_memory *to, uint64_t dst, struct sim_memory *from, uint64_t src,
+                         uint64_t bytes);
 uint64_t mb__sim_memory_word(struct sim_memory *mem, uint64_t phys);
 void mb__sim_memory_set_word(struct sim_memory *mem, uint64_t phys, uint64_t word);
 void mb__sim_memory_drop(struct sim_memory *mem, uint32_t frame);
@@ -170,16 +177,18 @@ enum sim_slot_flag {
     SIM_SLOT_SPARSE = 1 << 4,
     SIM_SLOT_STOP = 1 << 5, /* invalid, the 4 KiB table is not asked */
 };
-enum { SIM_GROUP_MAX = 16, SIM_SLOT_PFN_SHIFT = 8 };
+/* A slot's frame number has 32 bits; above it the number of the owning device, plus 1, or 0: own. */
+enum { SIM_GROUP_MAX = 16, SIM_SLOT_PFN_SHIFT = 8, SIM_SLOT_PEER_SHIFT = 40 };
 
 /* An aligned group of leaf slots as it was when walked. */
 struct sim_group {
-    uint64_t tag;                 /* va >> group shift */
-    uint32_t epoch;               /* valid while equal to the TLB's */
-    uint8_t shift;                /* leaf_shift */
-    uint16_t present;             /* bit i: slot i is cached */
-    uint32_t used;                /* for replacement */
-    uint64_t slot[SIM_GROUP_MAX]; /* pfn << SIM_SLOT_PFN_SHIFT | flags */
+    uint64_t tag;     /* va >> group shift */
+    uint32_t epoch;   /* valid while equal to the TLB's */
+    uint8_t shift;    /* leaf_shift */
+    uint16_t present; /* bit i: slot i is cached */
+    uint32_t used;    /* for replacement */
+    uint64_t
+        slot[SIM_GROUP_MAX]; /* peer << SIM_SLOT_PEER_SHIFT | pfn << SIM_SLOT_PFN_SHIFT | flags */
 };
 enum { SIM_TLB_WAYS = 4 };
 struct sim_tlb {
@@ -216,6 +225,7 @@ struct sim_where {
     enum sim_fault fault; /* then phys is meaningless */
     bool cached;          /* the answer came out of a TLB or the directory cache */
     bool sparse;
+    uint8_t peer; /* whose phys it is: ordinal + 1; 0: the device's own */
 };
 
 enum mb_err mb__sim_tlb_open(struct sim_tlb *tlb, unsigned entries);
@@ -243,6 +253,25 @@ struct sim_where mb__sim_translate(struct sim_dev *dev, enum sim_client client, 
 struct sim_where mb__sim_walk_memory(struct sim_dev *dev, uint64_t va, bool write);
 /* Every TLB and directory cache. */
 void mb__sim_invalidate(struct sim_dev *dev, uint64_t va, uint64_t bytes);
+
+/* ------------------------------------------------------------ peers (peer.c) */
+
+/* Around every use of contents or held[] of this device (`peer`: of another one). Returns what
+ * mb__sim_unshare() needs. Not nested. */
+bool mb__sim_share(const struct sim_dev *dev, bool peer);
+void mb__sim_unshare(bool taken);
+/* The memory that `where` lies in; NULL: its device is closed. Shared. */
+struct sim_memory *mb__sim_memory_of(struct sim_dev *dev, const struct sim_where *where);
+/* Ordinal + 1 of the device that owns the address; 0: this one, or nobody. */
+unsigned mb__sim_peer_of(const struct sim_dev *dev, uint64_t va);
+/* Table with which a walk of `va` begins, and its level. */
+uint64_t mb__sim_root_of(const struct sim_dev *dev, uint64_t va, unsigned *level);
+/* Frame and owner of a valid leaf as bits of a slot. */
+uint64_t mb__sim_peer_slot(const struct sim_dev *dev, const struct mb_leaf *leaf);
+/* The device is being closed: it is nobody's peer and has none. */
+void mb__sim_peer_forget(struct sim_dev *dev);
+enum mb_err mb__sim_peer_access(struct mb_hw_dev *hw, struct mb_hw_dev *peer, mb_va va,
+                                uint32_t frames, const mb_pfn *pfns, enum mb_prot prot);
 
 /* ------------------------------------------------------------ queues (stream.c) */
 
@@ -363,7 +392,7 @@ struct sim_shadow {
 #define SIM_SMALL (UINT32_MAX - 1)
 
 struct sim_oracle {
-    struct sim_shadow **part; /* by (va - va_base) >> 33 */
+    struct sim_shadow **part; /* by (va - first address of ordinal 0) >> 33 */
     unsigned parts;
     unsigned wrongs; /* kept in wrong[] */
     struct mb_sim_wrong wrong[SIM_WRONGS];
@@ -453,6 +482,9 @@ struct sim_dev {
     int ordinal;
     bool explore, judge, driver_home, walk_ahead, self_heal, isolated, driver_tables;
     bool scatter, copy_engine;
+    bool shared; /* frames were opened to a peer: share_lock of peer.c guards contents; lock */
+    struct sim_dev *peer[SIM_ORDINALS]; /* whose memory was opened to this device; share_lock */
+    uint64_t peer_root; /* phys of the first table for addresses of others; 0 until needed */
     unsigned mutants;
     uint64_t rng;
     uint64_t preference; /* explore: decides which stream is preferred */

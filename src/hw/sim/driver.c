@@ -179,13 +179,16 @@ void mb__sim_driver_unmap(struct sim_dev *dev, uint64_t va, uint32_t frames)
 enum mb_err mb__sim_donor(struct sim_dev *dev)
 {
     struct sim_memory *mem = &dev->mem;
+    bool taken;
 
     if (dev->donor != SIM_NOTHING)
         return MB_OK;
     for (uint32_t i = mem->frames; i-- > 0;) {
         if (mem->held[i])
             continue;
+        taken = mb__sim_share(dev, false);
         mem->held[i] = HELD_BY_DRIVER;
+        mb__sim_unshare(taken);
         mem->free_frames--;
         dev->donor = mb__pfn_of_phys(mem->base + ((uint64_t)i << MB_FRAME_SHIFT)).n;
         dev->counters.overhead_bytes += MB_FRAME_BYTES;

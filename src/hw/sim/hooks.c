@@ -180,10 +180,8 @@ static bool names(const struct sim_dev *dev, const struct sim_tlb *tlb, uint64_t
     return false;
 }
 
-bool mb__sim_tlb_names(struct mb_hw_dev *hw, mb_pfn pfn)
+static bool any_names(struct sim_dev *dev, uint64_t frame)
 {
-    struct sim_dev *dev = sim_dev_of(hw);
-    uint64_t frame = pfn.n >> (MB_FRAME_SHIFT - MB_PFN_SHIFT);
     bool found;
 
     sim_lock(dev);
@@ -194,14 +192,32 @@ bool mb__sim_tlb_names(struct mb_hw_dev *hw, mb_pfn pfn)
     return found;
 }
 
+bool mb__sim_tlb_names(struct mb_hw_dev *hw, mb_pfn pfn)
+{
+    return any_names(sim_dev_of(hw), pfn.n >> (MB_FRAME_SHIFT - MB_PFN_SHIFT));
+}
+
+bool mb__sim_tlb_names_of(struct mb_hw_dev *hw, const struct mb_hw_dev *owner, mb_pfn pfn)
+{
+    const struct sim_dev *of = (const struct sim_dev *)owner;
+    uint64_t peer = (uint64_t)of->ordinal + 1;
+
+    return any_names(sim_dev_of(hw), (peer << (SIM_SLOT_PEER_SHIFT - SIM_SLOT_PFN_SHIFT) | pfn.n) >>
+                                         (MB_FRAME_SHIFT - MB_PFN_SHIFT));
+}
+
 uint64_t mb__sim_peek(struct mb_hw_dev *hw, uint64_t phys)
 {
     struct sim_dev *dev = sim_dev_of(hw);
     uint64_t word = 0;
 
+    bool taken;
+
     sim_lock(dev);
+    taken = mb__sim_share(dev, false);
     if (mb__sim_memory_frame(&dev->mem, phys) != UINT32_MAX)
         word = mb__sim_memory_word(&dev->mem, phys);
+    mb__sim_unshare(taken);
     sim_unlock(dev);
     return word;
 }

@@ -210,6 +210,7 @@ static void give_frames(struct sim_dev *dev, const struct mb_hw_slab *slab)
 {
     struct sim_memory *mem = &dev->mem;
     uint32_t first = mb__sim_memory_frame(mem, mb__phys_of_pfn(slab->first));
+    bool taken = mb__sim_share(dev, false);
 
     for (uint32_t i = 0; i < slab->frames; i++) {
         uint32_t frame =
@@ -218,6 +219,7 @@ static void give_frames(struct sim_dev *dev, const struct mb_hw_slab *slab)
         mem->held[frame] = 0;
         mb__sim_memory_drop(mem, frame);
     }
+    mb__sim_unshare(taken);
     mem->free_frames += slab->frames;
     free_list(mem, slab->pfns);
 }
@@ -240,6 +242,7 @@ static enum mb_err acquire(struct sim_dev *dev, uint64_t bytes, mb_va home, stru
 {
     struct mb_hw_slab slab = {.home = home, .frames = (uint32_t)(bytes >> MB_FRAME_SHIFT)};
     enum mb_err err = mb__sim_alive(dev);
+    bool taken;
 
     if (err)
         return err;
@@ -255,7 +258,9 @@ static enum mb_err acquire(struct sim_dev *dev, uint64_t bytes, mb_va home, stru
         return mb__fail(MB_ERR_INVALID,
                         "slab_acquire: home 0x%llx + %llu does not lie in reserved addresses",
                         (unsigned long long)home.addr, (unsigned long long)bytes);
+    taken = mb__sim_share(dev, false);
     err = take_frames(dev, &slab);
+    mb__sim_unshare(taken);
     if (err)
         return err;
     if (dev->driver_home) {

@@ -79,6 +79,7 @@ void mb__sim_land(struct sim_dev *dev, unsigned index)
 {
     struct sim_posted posted = dev->posted[index];
     uint32_t frame = mb__sim_memory_frame(&dev->mem, posted.phys);
+    bool taken = mb__sim_share(dev, false);
 
     dev->posted_count--;
     memmove(&dev->posted[index], &dev->posted[index + 1],
@@ -90,6 +91,7 @@ void mb__sim_land(struct sim_dev *dev, unsigned index)
                             (uint32_t)(posted.phys >> MB_PFN_SHIFT));
     }
     mb__sim_memory_write(&dev->mem, posted.phys, posted.bytes, posted.key);
+    mb__sim_unshare(taken);
 }
 
 /* Oldest first, so that two stores of one thread to one word keep their order. */
@@ -110,6 +112,9 @@ void mb__sim_land_all(struct sim_dev *dev, const struct mb_hw_stream *stream, un
 static uint64_t load_word(struct sim_dev *dev, const struct mb_hw_stream *stream, unsigned sm,
                           uint64_t phys)
 {
+    uint64_t word;
+    bool taken;
+
     for (unsigned i = dev->posted_count; i-- > 0;) {
         const struct sim_posted *posted = &dev->posted[i];
 
@@ -117,7 +122,10 @@ static uint64_t load_word(struct sim_dev *dev, const struct mb_hw_stream *stream
             phys - posted->phys < posted->bytes)
             return mb_pattern_mix(posted->key + phys / 8 * MB_PATTERN_GOLDEN);
     }
-    return mb__sim_memory_word(&dev->mem, phys);
+    taken = mb__sim_share(dev, false);
+    word = mb__sim_memory_word(&dev->mem, phys);
+    mb__sim_unshare(taken);
+    return word;
 }
 
 /* ------------------------------------------------------------ L1 */
@@ -222,7 +230,8 @@ static bool load(struct sim_dev *dev, struct mb_hw_stream *stream, const struct 
     } else {
         if (!reach(dev, stream, op, q, &where, ns))
             return false;
-        if (!where.sparse && mb__sim_memory_frame(&dev->mem, where.phys) != UINT32_MAX) {
+        if (!where.sparse && !where.peer &&
+            mb__sim_memory_frame(&dev->mem, where.phys) != UINT32_MAX) {
             word = load_word(dev, stream, q->step.sm, where.phys);
             if (caches)
                 keep_line(dev, stream, q->step.sm, nc, q->step.va.addr, where.phys);
@@ -243,7 +252,8 @@ static bool store(struct sim_dev *dev, struct mb_hw_stream *stream, const struct
         return false;
     if (line)
         line->word[q->step.va.addr % LINE_BYTES / 8] = q->step.value;
-    if (where.sparse || mb__sim_memory_frame(&dev->mem, where.phys) == UINT32_MAX)
+    /* Test kernels do not reach other devices. */
+    if (where.sparse || where.peer || mb__sim_memory_frame(&dev->mem, where.phys) == UINT32_MAX)
         return true;
     mb__sim_post(dev,
                  &(struct sim_posted){

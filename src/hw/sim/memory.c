@@ -299,15 +299,16 @@ uint64_t mb__sim_memory_differ(struct sim_memory *mem, uint64_t phys, uint64_t b
 
 /* Front to back: source and destination of one call do not overlap, or the result is as undefined
  * as on a device. */
-void mb__sim_memory_copy(struct sim_memory *mem, uint64_t dst, uint64_t src, uint64_t bytes)
+void mb__sim_memory_copy(struct sim_memory *to, uint64_t dst, struct sim_memory *from, uint64_t src,
+                         uint64_t bytes)
 {
     while (bytes) {
         bool written;
         uint64_t key = 0;
-        uint64_t piece = piece_at(mem, src, bytes, &written, &key);
+        uint64_t piece = piece_at(from, src, bytes, &written, &key);
 
         /* The key counts from physical address 0: moving the words moves it by the distance. */
-        write_range(mem, dst, piece, key + (src / 8 - dst / 8) * MB_PATTERN_GOLDEN, !written);
+        write_range(to, dst, piece, key + (src / 8 - dst / 8) * MB_PATTERN_GOLDEN, !written);
         src += piece;
         dst += piece;
         bytes -= piece;

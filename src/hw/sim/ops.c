@@ -14,8 +14,7 @@
 #define FRAME_BASE ((uint64_t)256 << 20)
 /* Physical addresses kept above and below the frames for page tables. */
 #define TABLE_SPACE ((uint64_t)2 << 30)
-#define VA_BYTES ((uint64_t)1 << 44)
-enum { ORDINALS = 8 };
+#define VA_BYTES ((uint64_t)1 << SIM_ORDINAL_SHIFT)
 
 void mb__sim_describe(int ordinal, struct mb_backend_info *out)
 {
@@ -24,7 +23,7 @@ void mb__sim_describe(int ordinal, struct mb_backend_info *out)
     memset(out, 0, sizeof(*out));
     out->name = "sim";
     out->tables = "simulated";
-    out->available = ordinal >= 0 && ordinal < ORDINALS;
+    out->available = ordinal >= 0 && ordinal < SIM_ORDINALS;
     out->reason = out->available ? "software GPU: results are correct, times are modelled"
                                  : "the software GPU has ordinals 0 to 7";
     snprintf(out->device_name, sizeof(out->device_name), "%s", model->device_name);
@@ -44,9 +43,9 @@ static enum mb_err check_config(const struct mb_hw_config *config, const struct 
     if (!*model)
         return mb__fail(MB_ERR_CONFIG, "model \"%s\" is unknown; allowed are h200, a100, mi210",
                         config->model);
-    if (config->ordinal < 0 || config->ordinal >= ORDINALS)
+    if (config->ordinal < 0 || config->ordinal >= SIM_ORDINALS)
         return mb__fail(MB_ERR_NO_DEVICE, "device %d asked; the software GPU has 0 to %d",
-                        config->ordinal, ORDINALS - 1);
+                        config->ordinal, SIM_ORDINALS - 1);
     if (config->tables && !named(config->tables, "inline") && !named(config->tables, "isolated") &&
         !named(config->tables, "driver"))
         return mb__fail(MB_ERR_CONFIG,
@@ -105,7 +104,7 @@ static void apply_config(struct sim_dev *dev, const struct mb_hw_config *config)
     dev->driver_tables = named(config->tables, "driver");
     dev->rng = config->seed;
     dev->donor = SIM_NOTHING;
-    dev->va_base = (uint64_t)(config->ordinal + 1) << 44;
+    dev->va_base = (uint64_t)(config->ordinal + 1) << SIM_ORDINAL_SHIFT;
     dev->va_bytes = VA_BYTES;
     dev->fmt = dev->model->fmt;
     dev->geo = mb_fmt_geometry(dev->fmt);
@@ -136,6 +135,7 @@ static enum mb_err open_parts(struct sim_dev *dev, uint64_t bytes)
 
 static void free_device(struct sim_dev *dev)
 {
+    mb__sim_peer_forget(dev);
     mb__sim_driver_forget(dev);
     mb__sim_streams_close(dev);
     mb__sim_race_close(dev);
@@ -413,6 +413,7 @@ static const struct mb_hw_ops sim_ops = {
     .intend = sim_intend,
     .read_slots = sim_read_slots,
     .scrub_slots = sim_scrub_slots,
+    .peer_access = mb__sim_peer_access,
 };
 
 enum mb_err mb__sim_open(const struct mb_hw_config *config, struct mb_hw_dev **out)

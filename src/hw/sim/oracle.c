@@ -23,12 +23,14 @@
 #include <string.h>
 
 enum { PART_SHIFT = MB_FRAME_SHIFT + SIM_SHADOW_SHIFT };
+#define FIRST_VA ((uint64_t)1 << SIM_ORDINAL_SHIFT)
 
 enum mb_err mb__sim_oracle_open(struct sim_dev *dev)
 {
     struct sim_oracle *oracle = &dev->oracle;
 
-    oracle->parts = (unsigned)(dev->va_bytes >> PART_SHIFT);
+    /* Peers' addresses too. */
+    oracle->parts = (unsigned)((uint64_t)SIM_ORDINALS << (SIM_ORDINAL_SHIFT - PART_SHIFT));
     oracle->part = calloc(oracle->parts, sizeof(struct sim_shadow *));
     if (!oracle->part)
         return mb__fail(MB_ERR_HOST_MEMORY, "software GPU: no host memory for the oracle");
@@ -55,9 +57,9 @@ void mb__sim_oracle_close(struct sim_dev *dev)
 static struct sim_shadow *shadow_of(struct sim_dev *dev, uint64_t va, bool make)
 {
     struct sim_oracle *oracle = &dev->oracle;
-    uint64_t i = (va - dev->va_base) >> PART_SHIFT;
+    uint64_t i = (va - FIRST_VA) >> PART_SHIFT;
 
-    if (va < dev->va_base || i >= oracle->parts)
+    if (va < FIRST_VA || i >= oracle->parts)
         return NULL;
     if (!oracle->part[i] && make) {
         struct sim_shadow *part = malloc(sizeof(*part));
@@ -75,7 +77,8 @@ static struct sim_shadow *shadow_of(struct sim_dev *dev, uint64_t va, bool make)
 
 static unsigned page_of(const struct sim_dev *dev, uint64_t va)
 {
-    return (unsigned)((va - dev->va_base) >> MB_FRAME_SHIFT) & (SIM_SHADOW - 1);
+    (void)dev;
+    return (unsigned)((va - FIRST_VA) >> MB_FRAME_SHIFT) & (SIM_SHADOW - 1);
 }
 
 /* Table of the 512 small pages of a 2 MiB page, filled with what the page said before. */
@@ -209,12 +212,17 @@ void mb__sim_oracle_note(struct sim_dev *dev, const struct mb_hw_stream *stream,
     };
 }
 
-/* Is the frame one that a slab holds? The donor counts: reaching it is «stale» or «foreign». */
-static bool frame_held(const struct sim_dev *dev, uint64_t phys)
+/* Is the frame one that a slab of its device holds? The donor counts: reaching it is «stale» or
+ * «foreign». */
+static bool frame_held(struct sim_dev *dev, const struct sim_where *where, uint64_t phys)
 {
-    uint32_t frame = mb__sim_memory_frame(&dev->mem, phys);
+    bool taken = mb__sim_share(dev, where->peer != 0), held;
+    const struct sim_memory *mem = mb__sim_memory_of(dev, where);
+    uint32_t frame = mem ? mb__sim_memory_frame(mem, phys) : UINT32_MAX;
 
-    return frame != UINT32_MAX && dev->mem.held[frame];
+    held = frame != UINT32_MAX && mem->held[frame];
+    mb__sim_unshare(taken);
+    return held;
 }
 
 static void judge_piece(struct sim_dev *dev, const struct mb_hw_stream *stream, const char *work,
@@ -226,10 +234,11 @@ static void judge_piece(struct sim_dev *dev, const struct mb_hw_stream *stream, 
     dev->sim.accesses++;
     if (where->sparse || where->fault)
         actual = SIM_NOTHING;
-    if (actual != SIM_NOTHING && !frame_held(dev, phys)) {
+    if (actual != SIM_NOTHING && !frame_held(dev, where, phys)) {
         dev->sim.released_accesses++;
         mb__sim_oracle_note(dev, stream, work, "released", va, expected, actual);
-    } else if (actual != expected) {
+    } else if (actual != expected ||
+               (actual != SIM_NOTHING && where->peer != mb__sim_peer_of(dev, va))) {
         mb__sim_oracle_note(dev, stream, work, expected == SIM_NOTHING ? "foreign" : "stale", va,
                             expected, actual);
     }

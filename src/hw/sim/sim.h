@@ -19,15 +19,16 @@ enum mb_err mb__sim_open(const struct mb_hw_config *config, struct mb_hw_dev **o
 
 /* Safety steps that the device leaves out, or rules of its hardware that are switched off. */
 enum mb_sim_mutant {
-    MB_SIM_NO_INVALIDATE = 1 << 0,    /* INVALIDATE commands have no effect */
-    MB_SIM_NO_INVALID_GROUP = 1 << 1, /* a walk brings in no invalid neighbours */
-    MB_SIM_NO_VALID_GROUP = 1 << 2,   /* a walk brings in no valid neighbours */
-    MB_SIM_NO_MEMBAR = 1 << 3,        /* MEMBAR commands have no effect */
-    MB_SIM_SHARED_QUEUE = 1 << 4,     /* isolated: all streams share one helper queue */
-    MB_SIM_EARLY_FENCE = 1 << 5,      /* stream waits and fence_done do not wait */
-    MB_SIM_NO_BARRIER = 1 << 6,       /* BARRIER commands have no effect */
-    MB_SIM_NO_L1 = 1 << 7,            /* loads are not kept in L1 */
-    MB_SIM_WARM_L1 = 1 << 8,          /* a kernel starts with the L1 of the one before it */
+    MB_SIM_NO_INVALIDATE = 1 << 0,      /* INVALIDATE commands have no effect */
+    MB_SIM_NO_INVALID_GROUP = 1 << 1,   /* a walk brings in no invalid neighbours */
+    MB_SIM_NO_VALID_GROUP = 1 << 2,     /* a walk brings in no valid neighbours */
+    MB_SIM_NO_MEMBAR = 1 << 3,          /* MEMBAR commands have no effect */
+    MB_SIM_SHARED_QUEUE = 1 << 4,       /* isolated: all streams share one helper queue */
+    MB_SIM_EARLY_FENCE = 1 << 5,        /* stream waits and fence_done do not wait */
+    MB_SIM_NO_BARRIER = 1 << 6,         /* BARRIER commands have no effect */
+    MB_SIM_NO_L1 = 1 << 7,              /* loads are not kept in L1 */
+    MB_SIM_WARM_L1 = 1 << 8,            /* a kernel starts with the L1 of the one before it */
+    MB_SIM_NO_PEER_INVALIDATE = 1 << 9, /* opening and closing leaves this peer's TLBs alone */
 };
 void mb__sim_set_mutants(struct mb_hw_dev *dev, unsigned mutants);
 
@@ -127,6 +128,8 @@ bool mb__sim_cached(struct mb_hw_dev *dev, mb_va va);
 /* Could an access that starts now reach the 2 MiB frame through a cached translation? Memory's
  * tables are not asked. For the strict rule that a free frame is named by no TLB. */
 bool mb__sim_tlb_names(struct mb_hw_dev *dev, mb_pfn pfn);
+/* The same for a frame of another device, `owner`. */
+bool mb__sim_tlb_names_of(struct mb_hw_dev *dev, const struct mb_hw_dev *owner, mb_pfn pfn);
 /* A word of physical memory now; for tests of contents. */
 uint64_t mb__sim_peek(struct mb_hw_dev *dev, uint64_t phys);
 

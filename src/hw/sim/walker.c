@@ -47,7 +47,8 @@ static struct sim_where where_of(uint64_t slot, unsigned shift, uint64_t va, boo
         where.fault = SIM_FAULT_READ_ONLY;
     else if (!write && slot & SIM_SLOT_NO_READ)
         where.fault = SIM_FAULT_NO_READ;
-    where.phys = (slot >> SIM_SLOT_PFN_SHIFT << MB_PFN_SHIFT) + in_leaf;
+    where.phys = ((uint64_t)(uint32_t)(slot >> SIM_SLOT_PFN_SHIFT) << MB_PFN_SHIFT) + in_leaf;
+    where.peer = (uint8_t)(slot >> SIM_SLOT_PEER_SHIFT);
     return where;
 }
 
@@ -63,11 +64,12 @@ static uint64_t slot_of_leaf(const struct sim_dev *dev, unsigned shift, struct m
         return SIM_SLOT_SPARSE;
     if (leaf.flags & MB_LEAF_STOP)
         return SIM_SLOT_STOP;
-    if (!(leaf.flags & MB_LEAF_VALID) || leaf.aperture != MB_AP_VID)
+    if (!(leaf.flags & MB_LEAF_VALID) ||
+        (leaf.aperture != MB_AP_VID && leaf.aperture != MB_AP_PEER))
         return 0;
     slot |= leaf.flags & MB_LEAF_READ_ONLY ? SIM_SLOT_READ_ONLY : 0;
     slot |= leaf.flags & MB_LEAF_NO_READ ? SIM_SLOT_NO_READ : 0;
-    return slot | leaf.phys >> MB_PFN_SHIFT << SIM_SLOT_PFN_SHIFT | SIM_SLOT_VALID;
+    return slot | mb__sim_peer_slot(dev, &leaf) | SIM_SLOT_VALID;
 }
 
 /* A slot of the last directory level: leaf of 2 MiB, pointer below, or nothing. */
@@ -157,12 +159,13 @@ static bool directory(struct sim_dev *dev, const struct client *client, uint64_t
 static bool last_table(struct sim_dev *dev, const struct client *client, uint64_t va,
                        uint64_t *table, unsigned *fault_shift, bool *cached)
 {
-    unsigned last = dev->geo.levels - 1, level = 0;
+    unsigned last = dev->geo.levels - 1, level, top;
     struct mb_dir dir;
 
-    *table = dev->tables.root;
+    *table = mb__sim_root_of(dev, va, &level);
     *cached = false;
-    for (unsigned l = last; client->pdc && l-- > 0;) {
+    top = level;
+    for (unsigned l = last; client->pdc && l-- > top;) {
         const struct sim_pde *pde = mb__sim_pdc_find(client->pdc, dev, va, l);
 
         if (pde && !pde->valid) {

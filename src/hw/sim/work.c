@@ -209,20 +209,22 @@ static void apply(struct sim_dev *dev, struct mb_hw_stream *stream, const struct
                   const struct sim_where *dst, const struct sim_where *src, uint64_t bytes)
 {
     uint64_t key = sim_key(op->access.seed, op->pos / 8, dst->phys);
-    bool in_frames = mb__sim_memory_frame(&dev->mem, dst->phys) != UINT32_MAX;
+    struct sim_memory *mem = mb__sim_memory_of(dev, dst), *from = mb__sim_memory_of(dev, src);
+    bool in_frames = mem && mb__sim_memory_frame(mem, dst->phys) != UINT32_MAX;
 
     if (op->kind == SIM_OP_VERIFY) {
         dev->counters.wrong_words += in_frames && !dst->sparse
-                                         ? mb__sim_memory_differ(&dev->mem, dst->phys, bytes, key)
+                                         ? mb__sim_memory_differ(mem, dst->phys, bytes, key)
                                          : bytes / 8;
     } else if (!in_frames || dst->sparse) {
         return; /* stores to nowhere vanish */
-    } else if (op->kind == SIM_OP_FILL && dev->explore && sim_random_below(dev, 4) == 0) {
+    } else if (op->kind == SIM_OP_FILL && dev->explore && !dst->peer &&
+               sim_random_below(dev, 4) == 0) {
         mb__sim_post(dev, &(struct sim_posted){dst->phys, bytes, key, 0, stream, 0});
     } else if (op->kind == SIM_OP_FILL) {
-        mb__sim_memory_write(&dev->mem, dst->phys, bytes, key);
-    } else if (!src->sparse && mb__sim_memory_frame(&dev->mem, src->phys) != UINT32_MAX) {
-        mb__sim_memory_copy(&dev->mem, dst->phys, src->phys, bytes);
+        mb__sim_memory_write(mem, dst->phys, bytes, key);
+    } else if (!src->sparse && from && mb__sim_memory_frame(from, src->phys) != UINT32_MAX) {
+        mb__sim_memory_copy(mem, dst->phys, from, src->phys, bytes);
     }
 }
 
@@ -236,7 +238,7 @@ static bool piece(struct sim_dev *dev, struct mb_hw_stream *stream, struct sim_o
                   struct side *dst, struct side *src, uint64_t *ns)
 {
     const char *name = work_name((enum sim_op_kind)op->kind);
-    bool copy = op->kind == SIM_OP_COPY;
+    bool copy = op->kind == SIM_OP_COPY, taken;
     struct sim_where to, from = {0};
     uint64_t bytes = op->access.bytes - op->pos;
 
@@ -246,11 +248,15 @@ static bool piece(struct sim_dev *dev, struct mb_hw_stream *stream, struct sim_o
     if (copy) {
         bytes = least(bytes, from.span);
         mb__sim_oracle_judge(dev, stream, name, src->va + op->pos, bytes, &from, &src->expect);
-        mb__sim_race_access(dev, stream, from.phys, bytes, false);
+        if (!from.peer)
+            mb__sim_race_access(dev, stream, from.phys, bytes, false);
     }
     mb__sim_oracle_judge(dev, stream, name, dst->va + op->pos, bytes, &to, &dst->expect);
-    mb__sim_race_access(dev, stream, to.phys, bytes, dst->write);
+    if (!to.peer)
+        mb__sim_race_access(dev, stream, to.phys, bytes, dst->write);
+    taken = mb__sim_share(dev, to.peer || from.peer);
     apply(dev, stream, op, &to, &from, bytes);
+    mb__sim_unshare(taken);
     op->pos += bytes;
     return true;
 }
