@@ -154,7 +154,8 @@ MB_API enum mb_err mb_stream_wait_event(mb_device dev, mb_stream stream, mb_even
 /* Blocks are aligned to 512 bytes. 0 bytes gives a unique address that may only be freed. */
 MB_API enum mb_err mb_malloc(mb_device dev, size_t bytes, void **out);
 /* Waits for no stream: the caller promises that the block is no longer used by the device, as with
- * cudaFree after a synchronize; use mb_free_async() otherwise. NULL is allowed. */
+ * cudaFree after a synchronize; use mb_free_async() otherwise. NULL is allowed. See GRAPHS for a
+ * pool that keeps its memory. */
 MB_API enum mb_err mb_free(mb_device dev, void *ptr);
 /* Grows in place where the next addresses are free, otherwise maps the same frames at a longer
  * range, otherwise copies on the default stream and waits. On failure the old block stands. */
@@ -189,10 +190,17 @@ enum mb_pool_attr {
  *            destroyed, and what is freed there must not serve anybody else. A pool with
  *            MB_POOL_KEEP does that: its blocks are never stitched, no stream waits, its memory is
  *            reused only in the order of the stream that freed it or along events that MoonBright
- *            was told of, and nothing of it goes elsewhere until the attribute is 0 again.
+ *            was told of, and nothing of it goes elsewhere until the attribute is 0 again. mb_free()
+ *            of such a block frees in the order of the stream it was allocated on.
+ *            Other pools, mb_mem_map_async(), mb_mem_sleep(), mb_mem_wake() and mb_stream_sync() are
+ *            MB_ERR_NOT_SUPPORTED on a stream that is known to be captured (configuration key
+ *            capture:check; the default on the software GPU).
  */
 MB_API enum mb_err mb_pool_create(mb_device dev, mb_pool *out);
-/* MB_ERR_BUSY while blocks of it live. */
+/* MB_ERR_BUSY while blocks of it live, or a stream that freed into it is being captured. Where one
+ * frame holds memory freed on several streams, waits on the host until they have passed:
+ * MB_ERR_TIMEOUT after wait_ms (configuration); then the pool lives on and may be destroyed
+ * later. */
 MB_API enum mb_err mb_pool_destroy(mb_pool pool);
 MB_API enum mb_err mb_pool_default(mb_device dev, mb_pool *out);
 MB_API enum mb_err mb_pool_set(mb_pool pool, enum mb_pool_attr attr, uint64_t value);

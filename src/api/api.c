@@ -11,11 +11,11 @@
 #include <string.h>
 
 #include "api/config.h"
+#include "api/enter.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/journal.h"
 #include "kernels/pattern.h"
-#include "runtime/access.h"
 #include "runtime/debug.h"
 #include "runtime/info.h"
 #include "runtime/runtime.h"
@@ -29,7 +29,7 @@ enum {
 #define STRINGIFY(x) #x
 #define VERSION_TEXT(major, minor, patch) STRINGIFY(major) "." STRINGIFY(minor) "." STRINGIFY(patch)
 
-static enum mb_err bad_device(const struct mb_device *dev, const char *call)
+enum mb_err mb__bad_device(const struct mb_device *dev, const char *call)
 {
     if (mb__in_fork())
         return mb__fail(MB_ERR_FORKED,
@@ -39,21 +39,8 @@ static enum mb_err bad_device(const struct mb_device *dev, const char *call)
                     call, (const void *)dev);
 }
 
-/* Leaves the calling function unless the device is open, and this is the process that opened it. */
-#define ENTER(dev)                                                                                 \
-    do {                                                                                           \
-        if (__builtin_expect(mb__in_fork() || !mb__device_is_open(dev), 0))                        \
-            return bad_device(dev, __func__);                                                      \
-    } while (0)
-
-#define NEED(condition, ...)                                                                       \
-    do {                                                                                           \
-        if (__builtin_expect(!(condition), 0))                                                     \
-            return mb__fail(MB_ERR_INVALID, __VA_ARGS__);                                          \
-    } while (0)
-
-static __attribute__((noinline, cold)) enum mb_err
-seek_owner(const struct mb_device *dev, const void *ptr, const char *call, enum mb_err err)
+__attribute__((noinline, cold)) enum mb_err
+mb__seek_owner(const struct mb_device *dev, const void *ptr, const char *call, enum mb_err err)
 {
     int owner = mb__device_owning(dev, (uint64_t)(uintptr_t)ptr);
 
@@ -64,39 +51,6 @@ seek_owner(const struct mb_device *dev, const void *ptr, const char *call, enum 
                     "handle of device %d",
                     call, ptr, owner, dev->config.hw.ordinal, owner);
 }
-
-/* A wrong pointer may be another device's: then the error names that device. No lock held. */
-static inline enum mb_err name_owner(const struct mb_device *dev, const void *ptr, const char *call,
-                                     enum mb_err err)
-{
-    return __builtin_expect(err == MB_ERR_NOT_FOUND, 0) ? seek_owner(dev, ptr, call, err) : err;
-}
-
-/* LOCKED for calls that take a pointer. */
-#define LOCKED_PTR(dev, ptr, expression)                                                           \
-    do {                                                                                           \
-        enum mb_err ptr_err;                                                                       \
-                                                                                                   \
-        mb__caller_set(__func__, NULL);                                                            \
-        mb__lock(&(dev)->lock);                                                                    \
-        ptr_err = (expression);                                                                    \
-        mb__unlock(&(dev)->lock);                                                                  \
-        mb__watch_deliver(dev);                                                                    \
-        return name_owner(dev, ptr, __func__, ptr_err);                                            \
-    } while (0)
-
-/* Runs one expression under the device's lock and returns its result. */
-#define LOCKED(dev, expression)                                                                    \
-    do {                                                                                           \
-        enum mb_err locked_err;                                                                    \
-                                                                                                   \
-        mb__caller_set(__func__, NULL);                                                            \
-        mb__lock(&(dev)->lock);                                                                    \
-        locked_err = (expression);                                                                 \
-        mb__unlock(&(dev)->lock);                                                                  \
-        mb__watch_deliver(dev);                                                                    \
-        return locked_err;                                                                         \
-    } while (0)
 
 const char *mb_version(void)
 {
@@ -112,7 +66,7 @@ enum mb_err mb_backends(struct mb_backend_info *list, unsigned capacity, unsigne
     enum mb_err err;
 
     if (mb__in_fork())
-        return bad_device(NULL, __func__);
+        return mb__bad_device(NULL, __func__);
     err = mb__config_read(0, NULL, &config);
     if (err)
         return err;
@@ -158,7 +112,7 @@ enum mb_err mb_device_count(const char *config, int *count)
 
     NEED(count, "mb_device_count: a place for the number is needed");
     if (mb__in_fork())
-        return bad_device(NULL, __func__);
+        return mb__bad_device(NULL, __func__);
     err = mb__config_read(0, config, &parsed);
     if (err)
         return err;
@@ -179,7 +133,7 @@ enum mb_err mb_open(int ordinal, const char *config, mb_device *out)
 
     NEED(out, "mb_open: a place for the device is needed");
     if (mb__in_fork())
-        return bad_device(NULL, __func__);
+        return mb__bad_device(NULL, __func__);
     err = mb__config_read(ordinal, config, &parsed);
     return err ? err : mb__device_open(&parsed, out);
 }
@@ -363,9 +317,47 @@ static __attribute__((noinline)) enum mb_err watched_free(mb_device dev, void *p
     return err;
 }
 
+/* While the stream is captured, only a pool that keeps its memory may serve it. */
+static __attribute__((noinline, cold)) enum mb_err captured(mb_device dev, mb_stream stream,
+                                                            const char *call)
+{
+    enum mb_err err = mb__not_captured(dev, stream);
+
+    return err ? mb__fail_in(err, "%s", call) : MB_OK;
+}
+
+/* In a pool that keeps its memory nobody is asked whether the device is done: a graph may be
+ * replayed. There the host's free takes its place in the stream of the allocation. */
+static bool frees_on_stream(const struct mb__block *block, mb_stream *stream)
+{
+    const struct mb__stream *own = block->stream;
+
+    if (!own || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
+        return false;
+    *stream = own->native;
+    return true;
+}
+
+/* How `ptr` is freed: by the host or on *stream. */
+static inline enum mb_err check_free(mb_device dev, const void *ptr, bool *host, mb_stream *stream)
+{
+    const struct mb__block *block;
+    bool keep;
+
+    if (*host ? !__atomic_load_n(&dev->keep_pools, __ATOMIC_RELAXED) : !mb__capturing(dev, *stream))
+        return MB_OK;
+    block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
+    keep = block && block->pool->keep;
+    if (keep && *host)
+        *host = !frees_on_stream(block, stream);
+    return keep || *host ? MB_OK : captured(dev, *stream, "mb_free_async");
+}
+
 static inline enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host,
                                     mb_stream stream, void **out)
 {
+    if (!host && !pool->keep && mb__capturing(dev, stream))
+        return captured(dev, stream, "mb_malloc_async");
     if (__builtin_expect(mb__watch(dev) != NULL, 0))
         return watched_malloc(dev, pool, bytes, host, stream, out);
     return any_malloc(dev, pool, bytes, host, stream, out);
@@ -373,6 +365,10 @@ static inline enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, b
 
 static inline enum mb_err do_free(mb_device dev, void *ptr, bool host, mb_stream stream)
 {
+    enum mb_err err = check_free(dev, ptr, &host, &stream);
+
+    if (err)
+        return err;
     if (__builtin_expect(mb__watch(dev) != NULL, 0))
         return watched_free(dev, ptr, host, stream);
     return any_free(dev, ptr, host, stream);
@@ -441,7 +437,7 @@ enum mb_err mb_record_stream(mb_device dev, void *ptr, mb_stream stream)
 #define ENTER_POOL(pool)                                                                           \
     do {                                                                                           \
         if (__builtin_expect(mb__in_fork(), 0))                                                    \
-            return bad_device(NULL, __func__);                                                     \
+            return mb__bad_device(NULL, __func__);                                                 \
         if (__builtin_expect(!mb__pool_is_open(pool), 0))                                          \
             return mb__fail(MB_ERR_INVALID, "%s: %p is no open pool", __func__,                    \
                             (const void *)(pool));                                                 \
@@ -495,181 +491,6 @@ enum mb_err mb_pool_trim(mb_pool pool, uint64_t keep_bytes)
 {
     ENTER_POOL(pool);
     LOCKED(pool->dev, mb__pool_trim(pool, keep_bytes));
-}
-
-/* ------------------------------------------------------------------ mappings */
-
-uint64_t mb_page_bytes(mb_device dev)
-{
-    (void)dev;
-    return MB_FRAME_BYTES;
-}
-
-enum mb_err mb_mem_reserve(mb_device dev, uint64_t bytes, uint64_t align, void **va)
-{
-    ENTER(dev);
-    NEED(va, "mb_mem_reserve: a place for the address is needed");
-    LOCKED(dev, mb__vmm_reserve(dev, bytes, align, va));
-}
-
-enum mb_err mb_mem_unreserve(mb_device dev, void *va, uint64_t bytes)
-{
-    ENTER(dev);
-    LOCKED_PTR(dev, va, mb__vmm_unreserve(dev, va, bytes));
-}
-
-enum mb_err mb_mem_create(mb_device dev, uint64_t bytes, mb_mem *out)
-{
-    ENTER(dev);
-    NEED(out, "mb_mem_create: a place for the memory is needed");
-    LOCKED(dev, mb__vmm_create(dev, bytes, out));
-}
-
-enum mb_err mb_mem_release(mb_device dev, mb_mem mem)
-{
-    ENTER(dev);
-    LOCKED(dev, mb__vmm_release(dev, mem));
-}
-
-/* Tells the hooks of each range whose frames may have changed; no lock is held. */
-static void call_hook(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
-                      mb_stream stream, uint64_t generation, mb_remap_hook hook, void *user)
-{
-    for (unsigned i = 0; i < count; i++) {
-        uint64_t addr = (uint64_t)(uintptr_t)ops[i].va;
-
-        if (ops[i].kind == MB_PROTECT)
-            continue;
-        mb__watch_note(dev, ops[i].kind == MB_UNMAP ? MB_HOOK_UNMAP : MB_HOOK_MAP, addr,
-                       ops[i].bytes, stream);
-        mb__watch_note(dev, MB_HOOK_REMAP, addr, ops[i].bytes, stream);
-        if (hook)
-            hook(user, ops[i].va, ops[i].bytes, generation);
-    }
-    mb__watch_deliver(dev);
-}
-
-static enum mb_err apply(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
-                         bool host, mb_stream stream)
-{
-    mb_remap_hook hook;
-    void *user;
-    uint64_t generation;
-    enum mb_err err;
-
-    mb__caller_set(host ? "mb_mem_map" : "mb_mem_map_async", stream);
-    mb__lock(&dev->lock);
-    err = mb__vmm_apply(dev, ops, count, host, stream);
-    generation = dev->generation;
-    hook = dev->hook;
-    user = dev->hook_user;
-    mb__unlock(&dev->lock);
-    if (!err)
-        call_hook(dev, ops, count, stream, generation, hook, user);
-    for (unsigned i = 0; err == MB_ERR_NOT_FOUND && i < count; i++) {
-        const void *ptr = ops[i].kind == MB_ALIAS ? ops[i].src : ops[i].va;
-
-        (void)name_owner(dev, ptr, host ? "mb_mem_map" : "mb_mem_map_async", err);
-    }
-    return err;
-}
-
-enum mb_err mb_mem_map(mb_device dev, const struct mb_map_op *op)
-{
-    ENTER(dev);
-    NEED(op, "mb_mem_map: an operation is needed");
-    return apply(dev, op, 1, true, NULL);
-}
-
-enum mb_err mb_mem_map_async(mb_device dev, const struct mb_map_op *ops, unsigned count,
-                             mb_stream stream)
-{
-    ENTER(dev);
-    NEED(ops || !count, "mb_mem_map_async: %u operations are needed, the list is NULL", count);
-    return apply(dev, ops, count, false, stream);
-}
-
-static enum mb_err sleep_or_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_stream stream,
-                                 bool wake)
-{
-    struct mb_map_op range = {.kind = wake ? MB_MAP : MB_UNMAP, .va = va, .bytes = bytes};
-    mb_remap_hook hook;
-    void *user;
-    uint64_t generation;
-    enum mb_err err;
-
-    mb__caller_set(wake ? "mb_mem_wake" : "mb_mem_sleep", stream);
-    mb__lock(&dev->lock);
-    err = wake ? mb__vmm_wake(dev, va, bytes, stream) : mb__vmm_sleep(dev, va, bytes, stream);
-    generation = dev->generation;
-    hook = dev->hook;
-    user = dev->hook_user;
-    mb__unlock(&dev->lock);
-    if (!err)
-        call_hook(dev, &range, 1, stream, generation, hook, user);
-    return name_owner(dev, va, wake ? "mb_mem_wake" : "mb_mem_sleep", err);
-}
-
-enum mb_err mb_mem_sleep(mb_device dev, void *va, uint64_t bytes, mb_stream stream)
-{
-    ENTER(dev);
-    return sleep_or_wake(dev, va, bytes, stream, false);
-}
-
-enum mb_err mb_mem_wake(mb_device dev, void *va, uint64_t bytes, mb_stream stream)
-{
-    ENTER(dev);
-    return sleep_or_wake(dev, va, bytes, stream, true);
-}
-
-enum mb_err mb_mem_set_access(mb_device owner, void *va, uint64_t bytes,
-                              const struct mb_access *list, unsigned count)
-{
-    ENTER(owner);
-    NEED(list || !count, "mb_mem_set_access: %u entries are needed, the list is NULL", count);
-    for (unsigned i = 0; i < count; i++)
-        NEED(mb__device_is_open(list[i].dev), "mb_mem_set_access: entry %u: %p is no open device",
-             i, (void *)list[i].dev);
-    mb__caller_set(__func__, NULL);
-    return name_owner(owner, va, __func__, mb__access_set(owner, va, bytes, list, count));
-}
-
-enum mb_err mb_mem_get_access(mb_device owner, const void *ptr, mb_device dev, enum mb_prot *out)
-{
-    ENTER(owner);
-    ENTER(dev);
-    NEED(out, "mb_mem_get_access: a place for the answer is needed");
-    LOCKED_PTR(owner, ptr, mb__access_get(owner, ptr, dev, out));
-}
-
-enum mb_err mb_device_can_access(mb_device dev, mb_device owner)
-{
-    ENTER(dev);
-    ENTER(owner);
-    return mb__access_possible(owner, dev);
-}
-
-enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_info *out)
-{
-    ENTER(dev);
-    NEED(out, "mb_pointer_info: a place for the answer is needed");
-    LOCKED_PTR(dev, ptr, mb__pointer_info(dev, ptr, out));
-}
-
-enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user)
-{
-    ENTER(dev);
-    mb__lock(&dev->lock);
-    dev->hook = hook;
-    dev->hook_user = user;
-    mb__unlock(&dev->lock);
-    return MB_OK;
-}
-
-enum mb_err mb_set_event_hook(mb_device dev, mb_event_hook hook, void *user)
-{
-    ENTER(dev);
-    return mb__watch_set_hook(dev, hook, user);
 }
 
 /* ------------------------------------------------------------------ device work */

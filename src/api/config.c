@@ -27,7 +27,7 @@ struct texts {
     const char *backend, *tables, *model;
     const char *helper_engine, *helper_wait, *helper_end, *kernels, *walk_views;
     uint64_t helper_slice;
-    int policy, growth;
+    int policy, growth, capture;
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
     uint64_t release_threshold, wait_ms;
     bool explore, oracle, force, driver_home, walk_ahead, self_heal, deferred, guard, cache;
@@ -48,7 +48,8 @@ static const char *const kernel_forms[] = {"plain", "fast", NULL};
 static const char *const models[] = {"h200", "a100", "mi210", NULL};
 static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
 static const char *const growths[] = {"tight", "fast", "patient", "independent",
-                                      NULL}; /* enum mb__growth */
+                                      NULL};                            /* enum mb__growth */
+static const char *const captures[] = {"auto", "check", "trust", NULL}; /* enum mb__capture */
 static const char *const trace_formats[] = {"csv", "rmm", NULL};
 
 #define FIELD(name) offsetof(struct texts, name)
@@ -89,6 +90,8 @@ static const struct mb_conf_key keys[] = {
      "addresses for windows; 0: default"},
     {"growth", MB_CONF_CHOICE, FIELD(growth), 0, 0, growths,
      "what comes first: composing, growing, waiting"},
+    {"capture", MB_CONF_CHOICE, FIELD(capture), 0, 0, captures,
+     "is it asked whether a stream is being captured"},
     {"cache", MB_CONF_BOOL, FIELD(cache), 0, 0, NULL, "keep freed blocks ready per thread"},
     {"cache_bytes", MB_CONF_BYTES, FIELD(bin_bytes), 0, 0, NULL,
      "of such blocks below 1 MiB, per shard of threads"},
@@ -180,6 +183,7 @@ static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
                .no_guard = !texts->guard},
         .backend = texts->backend,
         .growth = (enum mb__growth)texts->growth,
+        .capture = (enum mb__capture)texts->capture,
         .no_bins = !texts->cache,
         .bin_bytes = bound(texts->bin_bytes),
         .window_bytes = bound(texts->window_bytes),

@@ -138,10 +138,10 @@ static enum mb_err peer_access(struct mb_hw_dev *dev, struct mb_hw_dev *peer, mb
     return err ? err : dev->ops->peer_access(dev, of(peer)->inner, va, frames, pfns, prot);
 }
 
-static bool stream_capturing(struct mb_hw_dev *dev, struct mb_hw_stream *stream)
+static bool stream_capturing(struct mb_hw_dev *dev, mb_stream native)
 {
     dev = of(dev)->inner;
-    return dev->ops->stream_capturing(dev, stream);
+    return dev->ops->stream_capturing(dev, native);
 }
 
 static void table_free(struct mb_hw_dev *dev, uint64_t phys, uint64_t bytes)

@@ -243,7 +243,7 @@ struct mb_hw_ops {
                                uint32_t frames, const mb_pfn *pfns, enum mb_prot prot);
     /* --- capture --- optional (NULL: nothing is ever captured). Is what is enqueued on the stream
      * now recorded into a graph instead of executed? Waits for nothing. */
-    bool (*stream_capturing)(struct mb_hw_dev *dev, struct mb_hw_stream *stream);
+    bool (*stream_capturing)(struct mb_hw_dev *dev, mb_stream native);
 };
 
 /* First member of every backend's device. */

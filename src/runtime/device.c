@@ -257,6 +257,10 @@ static void set_bounds(struct mb_device *dev)
         dev->config.bin_bytes = BIN_BYTES;
     if (!dev->config.window_bytes)
         dev->config.window_bytes = total;
+    dev->asks_capture =
+        dev->hw->ops->stream_capturing &&
+        (dev->config.capture == MB__CAPTURE_CHECK ||
+         (dev->config.capture == MB__CAPTURE_AUTO && strcmp(dev->backend->name, "sim") == 0));
     dev->bin_bytes = dev->config.bin_bytes;
     dev->large_bin_bytes = total / 16;
     /* Checks look at every block when it changes hands, which bins would hide. */

@@ -365,6 +365,35 @@ void mb__pools_after_sync(struct mb_device *dev)
             mb__log(MB_LOG_WARN, "runtime", "trim after a synchronize: %s", mb_error_detail());
 }
 
+/* Frames that one stream freed go at once and drain behind its fence. A frame of which several
+ * streams freed parts goes when the host has seen all of them pass; the lock is dropped
+ * meanwhile. */
+static enum mb_err empty(struct mb_pool *pool)
+{
+    struct mb_device *dev = pool->dev;
+    enum mb_err err;
+
+    if (pool->apart.free_bytes)
+        mb__promote(pool, true);
+    mb__pool_release(pool, 0);
+    if (!pool->heap.total_bytes)
+        return MB_OK;
+    err = mb__wait_on_host(dev);
+    if (err)
+        return err;
+    if (!mb__pool_is_open(pool))
+        return mb__fail(MB_ERR_INVALID, "mb_pool_destroy: another thread destroyed the pool");
+    mb__bins_flush(dev, pool);
+    mb__promote(pool, true);
+    mb__pool_release(pool, 0);
+    if (!pool->heap.total_bytes)
+        return MB_OK;
+    return mb__fail(MB_ERR_BUSY,
+                    "%" PRIu64 " bytes of the pool are in use: by a block allocated meanwhile, or "
+                    "by a stream that is being captured; try again when that is over",
+                    pool->heap.total_bytes);
+}
+
 enum mb_err mb__pool_delete(struct mb_pool *pool)
 {
     struct mb_device *dev = pool->dev;
@@ -378,19 +407,9 @@ enum mb_err mb__pool_delete(struct mb_pool *pool)
     if (mb__pool_live(pool).blocks || pool->heap.used_bytes)
         return mb__fail(MB_ERR_BUSY, "%" PRId64 " blocks of the pool live; free them first",
                         mb__pool_live(pool).blocks);
-    if (pool->apart.free_bytes)
-        mb__promote(pool, true);
-    if (pool->apart.free_bytes) {
-        err = mb__wait_on_host(dev);
-        if (err)
-            return err;
-        mb__promote(pool, true);
-    }
-    mb__pool_release(pool, 0);
-    if (pool->heap.total_bytes)
-        return mb__fail(MB_ERR_BUSY, "%" PRIu64 " bytes of the pool are still in use by streams",
-                        pool->heap.total_bytes);
-    err = mb__windows_orphan(pool);
+    err = empty(pool);
+    if (!err)
+        err = mb__windows_orphan(pool);
     if (err)
         return err;
     mb__stats_inherit(pool);
@@ -412,6 +431,9 @@ static enum mb_err set_keep(struct mb_pool *pool, uint64_t value)
                                               "graph would not see; leave it out");
     if (value && !pool->keep && pool->heap.total_bytes)
         return mb__fail(MB_ERR_BUSY, "MB_POOL_KEEP is set before the first block of a pool");
+    __atomic_store_n(&pool->dev->keep_pools,
+                     pool->dev->keep_pools + (uint32_t)value - (uint32_t)pool->keep,
+                     __ATOMIC_RELAXED);
     pool->keep = value;
     return MB_OK;
 }

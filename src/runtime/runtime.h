@@ -72,11 +72,18 @@ enum mb__growth {
     MB__GROWTH_INDEPENDENT, /* as tight, but no stream waits while the device has memory */
 };
 
+enum mb__capture {
+    MB__CAPTURE_AUTO,  /* check where it costs next to nothing: on the software GPU */
+    MB__CAPTURE_CHECK, /* ask the backend at every call that takes a stream */
+    MB__CAPTURE_TRUST, /* the program allocates from pools with MB_POOL_KEEP while it captures */
+};
+
 struct mb__config {
     struct mb_hw_config hw;
     struct mb_vm_config vm;
     const char *backend; /* NULL: first that opens */
     enum mb__growth growth;
+    enum mb__capture capture;
     unsigned checks;            /* enum mb__check */
     bool no_bins;               /* every call takes the slow path */
     bool dry;                   /* batches are not executed: for measuring what they cost here */
@@ -94,6 +101,7 @@ struct mb__config {
 
 struct mb__point {
     uint64_t ticket; /* everything up to it lies before the fence */
+    uint64_t raises; /* mb__stream.raises then: equal to now, the stream's clock is still that */
     struct mb_hw_fence fence;
 };
 
@@ -111,6 +119,7 @@ struct mb__stream {
     unsigned point_count;
     uint64_t *clock;      /* owned; by stream index */
     uint32_t clock_count; /* entries; those beyond are 0 */
+    uint64_t raises;      /* times that the clock was raised */
 };
 
 struct mb_event {
@@ -270,9 +279,11 @@ struct mb_device {
     /* What the warm path reads lies apart from what the slow one writes. */
     _Alignas(MB__APART) struct mb__shard *shards; /* MB__SHARDS of them; constant after open */
     bool use_bins;                                /* constant after open */
-    uint64_t bin_bytes;                           /* bound of mb__shard.bytes; constant */
-    uint64_t large_bin_bytes;                     /* bound of mb__shard.large_bytes; constant */
-    struct mb__watch *watch; /* NULL: nobody looks on; set once (atomic); owned */
+    bool asks_capture;                            /* captures are looked for; constant after open */
+    uint32_t keep_pools;      /* with MB_POOL_KEEP; written under the lock, read without (atomic) */
+    uint64_t bin_bytes;       /* bound of mb__shard.bytes; constant */
+    uint64_t large_bin_bytes; /* bound of mb__shard.large_bytes; constant */
+    struct mb__watch *watch;  /* NULL: nobody looks on; set once (atomic); owned */
     struct mb_pool *default_pool;
     struct mb__table table;
     _Alignas(MB__APART) struct mb_lock lock;
@@ -349,6 +360,13 @@ struct mb__block *mb__table_next(const struct mb__table *table, size_t *at);
 
 /* ------------------------------------------------------------------ stream.c */
 
+/* Is the stream known to be recorded into a graph now? Takes no lock. */
+static inline bool mb__capturing(const struct mb_device *dev, mb_stream native)
+{
+    return dev->asks_capture && dev->hw->ops->stream_capturing(dev->hw, native);
+}
+/* MB_ERR_NOT_SUPPORTED while it is. */
+enum mb_err mb__not_captured(const struct mb_device *dev, mb_stream native);
 /* Finds or opens the record of a native stream. Lock held. */
 enum mb_err mb__stream_get(struct mb_device *dev, mb_stream native, struct mb__stream **out);
 enum mb_err mb__stream_new(struct mb_device *dev, mb_stream native, struct mb__stream **out);

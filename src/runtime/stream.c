@@ -86,6 +86,18 @@ enum mb_err mb__stream_get(struct mb_device *dev, mb_stream native, struct mb__s
     return mb__stream_new(dev, native, out);
 }
 
+enum mb_err mb__not_captured(const struct mb_device *dev, mb_stream native)
+{
+    if (!mb__capturing(dev, native))
+        return MB_OK;
+    return mb__fail(
+        MB_ERR_NOT_SUPPORTED,
+        "stream %p is being captured into a graph, which would run this again at every "
+        "replay, at times that the allocator does not see; allocate and free what the "
+        "graph uses in a pool with MB_POOL_KEEP, and do the rest outside of the capture",
+        native);
+}
+
 /* ------------------------------------------------------------------ tickets and clocks */
 
 /* Records a fence and closes the open ticket with it. */
@@ -93,8 +105,11 @@ static enum mb_err close_ticket(struct mb_device *dev, struct mb__stream *stream
 {
     struct mb__point *point;
     struct mb_hw_fence fence;
-    enum mb_err err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
+    enum mb_err err = mb__not_captured(dev, stream->native);
 
+    /* A fence in a capture would pass at every replay, and not before the first. */
+    if (!err)
+        err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
     if (err)
         return err;
     mb__stream_poll(dev, stream);
@@ -102,6 +117,7 @@ static enum mb_err close_ticket(struct mb_device *dev, struct mb__stream *stream
         stream->point_count--; /* the newest gives way; those before it pass sooner */
     point = &stream->points[stream->point_count++];
     point->ticket = stream->ticket;
+    point->raises = stream->raises;
     point->fence = fence;
     __atomic_store_n(&stream->ticket, stream->ticket + 1, __ATOMIC_RELAXED);
     return MB_OK;
@@ -165,6 +181,7 @@ static void clock_raise(struct mb__stream *stream, const struct mb__stream *othe
             stream->clock[i] = clock[i];
     if (ticket > stream->clock[other->index])
         stream->clock[other->index] = ticket;
+    stream->raises++;
 }
 
 /* Does all later work of `stream` come after the ticket, whatever the device has done by now? */
@@ -295,8 +312,8 @@ bool mb__promote(struct mb_pool *pool, bool record)
 /* `stream` waits for all that was freed on `other` so far, and may use it from then on. */
 static bool wait_for(struct mb_device *dev, struct mb__stream *stream, struct mb__stream *other)
 {
-    bool fresh = other->freed > covered(other);
     struct mb__point last;
+    bool same;
 
     if (mb__stream_cover(dev, other) || !other->point_count ||
         clock_reserve(stream, (uint32_t)dev->streams.count))
@@ -307,7 +324,8 @@ static bool wait_for(struct mb_device *dev, struct mb__stream *stream, struct mb
     if (dev->hw->ops->fence_wait_stream(dev->hw, stream->hw, last.fence))
         return false;
     /* What `other` waited for itself counts only if it did so before the point. */
-    clock_raise(stream, other, last.ticket, other->clock, fresh ? other->clock_count : 0);
+    same = last.raises == other->raises;
+    clock_raise(stream, other, last.ticket, other->clock, same ? other->clock_count : 0);
     dev->counters.waits++;
     return true;
 }
@@ -460,7 +478,9 @@ enum mb_err mb__stream_sync(struct mb_device *dev, mb_stream native)
     enum mb_err err;
 
     mb__lock(&dev->lock);
-    err = mb__stream_get(dev, native, &stream);
+    err = mb__not_captured(dev, native);
+    if (!err)
+        err = mb__stream_get(dev, native, &stream);
     if (!err)
         err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
     if (err) {

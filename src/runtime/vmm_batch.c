@@ -663,8 +663,10 @@ enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, un
                           bool host, mb_stream native)
 {
     struct mb__stream *stream = dev->own;
-    enum mb_err err = host ? MB_OK : mb__stream_get(dev, native, &stream);
+    enum mb_err err = host ? MB_OK : mb__not_captured(dev, native);
 
+    if (!err && !host)
+        err = mb__stream_get(dev, native, &stream);
     mb__batch_begin(dev->vmm);
     for (unsigned i = 0; !err && i < count; i++) {
         err = work_op(dev, &ops[i]);

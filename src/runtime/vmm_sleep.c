@@ -92,6 +92,8 @@ enum mb_err mb__vmm_sleep(struct mb_device *dev, void *va, uint64_t bytes, mb_st
     if (!err)
         err = mb__access_closed(dev, (uint64_t)(uintptr_t)va, bytes);
     if (!err)
+        err = mb__not_captured(dev, native);
+    if (!err)
         err = mb__stream_get(dev, native, &stream);
     if (err)
         return err;
@@ -183,6 +185,8 @@ enum mb_err mb__vmm_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_str
     mb_pfn *pfns = NULL;
     enum mb_err err = locate(dev, va, bytes, &where);
 
+    if (!err)
+        err = mb__not_captured(dev, native);
     if (!err)
         err = mb__stream_get(dev, native, &stream);
     if (err)

@@ -171,6 +171,65 @@ TEST(what_goes_is_forgotten_and_told_before)
     CHECK_EQ(losses, 3);
 }
 
+/* One client, one file, two GPUs: what libcuda does in a process that uses both. */
+static void gpu_objects(unsigned gpu)
+{
+    nvrm_handle base = 0x5c000000 + gpu * 0x10000;
+    struct nvrm_abi_uvm_register_vaspace v = {
+        .rm_ctl_fd = 8, .client = 0xc1d00001, .vaspace = base + 9};
+    struct nvrm_abi_uvm_register_channel c = {
+        .rm_ctl_fd = 8, .client = 0xc1d00001, .channel = base + 0x1c};
+
+    alloc(0xc1d00001, base + 2, NVRM_CLASS_DEVICE, 0);
+    alloc(base + 2, base + 3, NVRM_CLASS_SUBDEVICE, 0);
+    alloc(base + 2, base + 9, NVRM_CLASS_VASPACE, 0);
+    for (nvrm_handle i = 0; i < 400; i++) /* memory, events, channels, engines */
+        alloc(base + 2, base + 0x1000 + i, 0x40 + i % 7, 0);
+    memcpy(v.uuid, uuid, sizeof(uuid));
+    memcpy(c.uuid, uuid, sizeof(uuid));
+    v.uuid[0] = c.uuid[0] = (uint8_t)(100 + gpu);
+    mb__cuda_observe_after(NVRM_FD_UVM, 9, NVRM_UVM_REGISTER_VASPACE, &v);
+    mb__cuda_observe_after(NVRM_FD_UVM, 9, NVRM_UVM_REGISTER_CHANNEL, &c);
+}
+
+TEST(eight_gpus_of_one_process_are_kept_apart)
+{
+    struct nvrm_abi_uvm_unmap u = {.base = 0x320000000, .length = 0x200000};
+    struct nvrm_abi_uvm_unregister_vaspace v = {.status = 0};
+    struct mb_cuda_seen seen;
+    uint8_t id[NVRM_UUID_BYTES];
+
+    start(580);
+    for (unsigned gpu = 0; gpu < 8; gpu++)
+        gpu_objects(gpu);
+    memcpy(id, uuid, sizeof(id));
+    for (unsigned gpu = 0; gpu < 8; gpu++) {
+        nvrm_handle base = 0x5c000000 + gpu * 0x10000;
+
+        id[0] = (uint8_t)(100 + gpu);
+        CHECK_OK(mb__cuda_observed(id, &seen));
+        CHECK_EQ(seen.device, base + 2);
+        CHECK_EQ(seen.subdevice, base + 3);
+        CHECK_EQ(seen.vaspace, base + 9);
+        CHECK_EQ(seen.channels, 1);
+        CHECK_EQ(seen.channel[0], base + 0x1c);
+    }
+    /* A loss says whose it is, and one GPU's end leaves the others. */
+    id[0] = 103;
+    memcpy(u.uuid, id, sizeof(id));
+    mb__cuda_observe_before(NVRM_FD_UVM, 9, NVRM_UVM_UNMAP_EXTERNAL, &u);
+    CHECK_EQ(losses, 1);
+    CHECK_EQ(last.kind, MB_LOSS_RANGE);
+    CHECK(last.uuid != NULL);
+    memcpy(v.uuid, id, sizeof(id));
+    mb__cuda_observe_after(NVRM_FD_UVM, 9, NVRM_UVM_UNREGISTER_VASPACE, &v);
+    CHECK_EQ(mb__cuda_observed(id, &seen), MB_ERR_NOT_FOUND);
+    for (unsigned gpu = 0; gpu < 8; gpu++) {
+        id[0] = (uint8_t)(100 + gpu);
+        CHECK_EQ(mb__cuda_observed(id, &seen), gpu == 3 ? MB_ERR_NOT_FOUND : MB_OK);
+    }
+}
+
 TEST(our_own_calls_are_recorded_and_not_told)
 {
     static struct nvrm_abi_uvm_map m;

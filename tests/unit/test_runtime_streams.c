@@ -316,3 +316,66 @@ TEST(a_wait_inherits_nothing_that_the_other_waited_for_after_its_point)
     RT_OK(mb_pool_destroy(large));
     rt_close(dev);
 }
+
+/* The counterpart: a waited for b before the point, so c comes after b as well, without a wait of
+ * its own. */
+TEST(a_wait_inherits_what_the_other_waited_for_before_its_point)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:2g,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev), c = rt_stream(dev);
+    void *of_a, *of_b, *of_c, *late;
+    mb_pool small, large;
+
+    RT_OK(mb_pool_create(dev, &small));
+    RT_OK(mb_pool_create(dev, &large));
+    RT_OK(mb_pool_set(small, MB_POOL_LIMIT, BLOCK));
+    of_a = from_pool(small, a);
+    of_b = from_pool(large, b);
+    keep_busy(dev, of_b, b);
+    RT_OK(mb_free_async(dev, of_b, b));
+    order(dev, a, b);
+    keep_busy(dev, of_a, a);
+    RT_OK(mb_free_async(dev, of_a, a));
+    of_c = from_pool(small, c); /* waits for a */
+    CHECK_PTR_EQ(of_c, of_a);
+    late = from_pool(large, c);
+    CHECK_PTR_EQ(late, of_b);
+    rt_fill(dev, late, BLOCK, 1, c);
+    rt_verify(dev, late, BLOCK, 1, c);
+    RT_OK(mb_free_async(dev, of_c, c));
+    RT_OK(mb_free_async(dev, late, c));
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_pool_destroy(small));
+    RT_OK(mb_pool_destroy(large));
+    rt_close(dev);
+}
+
+/* A frame of which two streams freed a part each is whole only when both have passed. */
+TEST(a_pool_is_destroyed_with_work_of_several_streams_under_way)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:128m,cache:no");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *of_a = NULL, *of_b = NULL, *busy = rt_malloc(dev, BLOCK, a), *more;
+    mb_pool pool;
+
+    for (unsigned round = 0; round < 3; round++) {
+        RT_OK(mb_pool_create(dev, &pool));
+        RT_OK(mb_pool_malloc_async(pool, 3 * RT_MIB, a, &of_a));
+        RT_OK(mb_pool_malloc_async(pool, 3 * RT_MIB, b, &of_b));
+        keep_busy(dev, busy, a);
+        rt_fill(dev, of_a, 3 * RT_MIB, 1, a);
+        rt_verify(dev, of_a, 3 * RT_MIB, 1, a);
+        order(dev, b, a);
+        rt_fill(dev, of_b, 3 * RT_MIB, 2, b);
+        rt_verify(dev, of_b, 3 * RT_MIB, 2, b);
+        RT_OK(mb_free_async(dev, of_a, a));
+        RT_OK(mb_free_async(dev, of_b, b));
+        RT_OK(mb_pool_destroy(pool));
+        more = rt_malloc(dev, 40 * RT_MIB, a);
+        rt_fill(dev, more, 40 * RT_MIB, 3, a);
+        rt_verify(dev, more, 40 * RT_MIB, 3, a);
+        RT_OK(mb_free_async(dev, more, a));
+    }
+    RT_OK(mb_free_async(dev, busy, a));
+    rt_close(dev);
+}

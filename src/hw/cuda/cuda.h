@@ -16,6 +16,7 @@
  *   lifetime.c   exits, signals, fork, resets  describe.c  what could be opened here, why not
  *   work.c       fill, verify, copy            pages.c     device memory read over BAR1
  *   late.c       libcuda was there before us   got.c       redirected imports
+ *   peer.c       access of other GPUs, by the driver
  *
  * LOCKING   Order, outermost first: device registry (lifetime.c), dev->table_lock, stream->lock,
  *           dev->stream_lock, a queue's own lock. libcuda is never called under the registry lock,
@@ -90,6 +91,14 @@ struct mb_hw_stream {
     struct mb_cuda_queue *queue; /* isolated: own helper channel, made at first use; lock */
 };
 
+/* What a peer may do with a slab of one handle. */
+struct mb_cuda_grant {
+    struct mb_cuda_grant *next; /* of the slab; dev->table_lock */
+    int ordinal;                /* of the peer */
+    int access;                 /* CU_MEM_ACCESS_*: the most of frame[], which the driver has */
+    uint8_t frame[];            /* asked for each */
+};
+
 /* A handle whose frames are mapped at home. */
 struct mb_cuda_slab {
     struct mb_cuda_slab *next; /* dev->table_lock */
@@ -103,6 +112,7 @@ struct mb_cuda_slab {
     nvrm_handle memory_client, memory; /* the driver's names of the memory; 0 on driver tables */
     unsigned donor_uses; /* windows pieces that the driver maps with it; dev->table_lock */
     bool released;       /* given back by vm, kept only because windows are primed with it */
+    struct mb_cuda_grant *grants; /* access of peers, device tables; owned; dev->table_lock */
 };
 
 /* One 512 MiB piece of a window. */
@@ -260,6 +270,7 @@ enum mb_err mb__cuda_result(struct mb_cuda *dev, cu_result result, const char *w
 /* Is the context still the one that was opened? Marks the device lost if it was reset. */
 bool mb__cuda_context_lives(struct mb_cuda *dev);
 bool mb__cuda_capturing(struct mb_cuda *dev, struct mb_hw_stream *stream);
+bool mb__cuda_stream_capturing(struct mb_hw_dev *hw, mb_stream native);
 enum mb_err mb__cuda_streams_init(struct mb_cuda *dev);
 void mb__cuda_streams_fini(struct mb_cuda *dev);
 enum mb_err mb__cuda_stream_create(struct mb_hw_dev *hw, mb_stream *native);
@@ -296,8 +307,18 @@ struct mb_cuda_span {
 bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns, uint32_t count,
                    struct mb_cuda_span *span);
 void mb__cuda_own(struct mb_cuda *dev, mb_pfn pfn, bool owned);
+/* The owner's entries of a slab's home must be what they were when it came. */
+enum mb_err mb__cuda_slab_prove(struct mb_cuda *dev, const struct mb_cuda_slab *slab);
 /* The last window primed with a slab that vm has given back is gone: free its memory. */
 void mb__cuda_slab_drop(struct mb_cuda *dev, struct mb_cuda_slab *slab);
+
+/* --- peer.c --- */
+enum mb_err mb__cuda_peer_access(struct mb_hw_dev *hw, struct mb_hw_dev *peer, mb_va va,
+                                 uint32_t frames, const mb_pfn *pfns, enum mb_prot prot);
+/* Pure. Notes what `count` frames from `first` on ask for; returns what the whole slab of `frames`
+ * needs then, and in *before what it needed. */
+int mb__cuda_grant_set(struct mb_cuda_grant *grant, uint32_t frames, uint32_t first, uint32_t count,
+                       int access, int *before);
 
 /* --- window.c --- */
 enum mb_err mb__cuda_tree_adopt(struct mb_hw_dev *hw, mb_va va, uint64_t bytes,

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/err.h"
 #include "hw/cuda/cuda.h"
@@ -35,30 +36,111 @@ static int is_entry(const struct dirent *entry)
     return entry->d_name[0] != '.';
 }
 
-/* The model of the GPU that is `ordinal`-th by bus address. */
-static bool read_model(int ordinal, char *name, size_t bytes)
+/* Text behind `key` of an information file, without blanks around it; false: it is not there. */
+static bool read_field(const char *text, const char *key, char *out, size_t bytes)
+{
+    const char *value = strstr(text, key);
+
+    if (!value)
+        return false;
+    value += strlen(key);
+    value += strspn(value, " \t");
+    snprintf(out, bytes, "%.*s", (int)strcspn(value, "\n"), value);
+    return true;
+}
+
+/* Index of the GPU whose number begins as the entry says; -1: none, or several. */
+static int by_uuid(const char *entry, size_t length, const char *const *uuids, int count)
+{
+    int found = -1;
+
+    for (int i = 0; i < count; i++) {
+        if (strncasecmp(uuids[i], entry, length) != 0)
+            continue;
+        if (found >= 0)
+            return -1;
+        found = i;
+    }
+    return found;
+}
+
+/* One entry of the list; -1: it ends the list, as everything does that names no GPU. */
+static int visible_entry(const char *entry, size_t length, const char *const *uuids, int count)
+{
+    char *end;
+    long index;
+
+    if (!strncasecmp(entry, "GPU-", 4))
+        return by_uuid(entry, length, uuids, count);
+    index = strtol(entry, &end, 10);
+    if (end == entry || (size_t)(end - entry) != length || index < 0 || index >= count)
+        return -1;
+    return (int)index;
+}
+
+int mb__cuda_visible(const char *list, const char *const *uuids, int count, int ordinal)
+{
+    const char *at = list;
+
+    if (!list)
+        return ordinal >= 0 && ordinal < count ? ordinal : -1;
+    for (int i = 0; ordinal >= 0; i++) {
+        size_t length;
+        int index;
+
+        at += strspn(at, " ");
+        length = strcspn(at, ", ");
+        index = length ? visible_entry(at, length, uuids, count) : -1;
+        if (index < 0 || i == ordinal)
+            return index;
+        at += length;
+        at += strspn(at, " ");
+        if (*at++ != ',')
+            return -1;
+    }
+    return -1;
+}
+
+struct gpu_text {
+    char name[96], uuid[64];
+};
+
+/* The GPUs of this machine by bus address, as CUDA numbers GPUs of one kind. */
+static int read_gpus(struct gpu_text *gpus, int capacity)
 {
     struct dirent **list = NULL;
     char path[320], text[2048];
-    const char *model;
-    int n = scandir("/proc/driver/nvidia/gpus", &list, is_entry, alphasort);
-    bool found = false;
+    int n = scandir("/proc/driver/nvidia/gpus", &list, is_entry, alphasort), count = 0;
 
     for (int i = 0; i < n; i++) {
-        if (i == ordinal) {
-            snprintf(path, sizeof(path), "/proc/driver/nvidia/gpus/%s/information",
-                     list[i]->d_name);
-            if (read_file(path, text, sizeof(text)) && (model = strstr(text, "Model:"))) {
-                model += strlen("Model:");
-                model += strspn(model, " \t");
-                snprintf(name, bytes, "%.*s", (int)strcspn(model, "\n"), model);
-                found = true;
-            }
+        snprintf(path, sizeof(path), "/proc/driver/nvidia/gpus/%s/information", list[i]->d_name);
+        if (count < capacity && read_file(path, text, sizeof(text)) &&
+            read_field(text, "Model:", gpus[count].name, sizeof(gpus[count].name))) {
+            if (!read_field(text, "GPU UUID:", gpus[count].uuid, sizeof(gpus[count].uuid)))
+                gpus[count].uuid[0] = '\0';
+            count++;
         }
         free(list[i]);
     }
     free(list);
-    return found;
+    return count;
+}
+
+/* The model of the GPU that CUDA would number `ordinal`. */
+static bool read_model(int ordinal, char *name, size_t bytes)
+{
+    enum { GPUS = 64 };
+    struct gpu_text *gpus = calloc(GPUS, sizeof(*gpus));
+    const char *uuids[GPUS];
+    int count = gpus ? read_gpus(gpus, GPUS) : 0, index;
+
+    for (int i = 0; i < count; i++)
+        uuids[i] = gpus[i].uuid;
+    index = mb__cuda_visible(getenv("CUDA_VISIBLE_DEVICES"), uuids, count, ordinal);
+    if (index >= 0)
+        snprintf(name, bytes, "%s", gpus[index].name);
+    free(gpus);
+    return index >= 0;
 }
 
 /* The reason lives as long as the process; one per device is enough, as facts rarely change. */
@@ -118,7 +200,8 @@ void mb__cuda_describe(int ordinal, struct mb_backend_info *out)
     if (!mb__nvrm_version_parse(text, &version))
         snprintf(out->driver, sizeof(out->driver), "%s", version.text);
     if (!read_model(ordinal, out->device_name, sizeof(out->device_name))) {
-        snprintf(reason, sizeof(reason), "there is no NVIDIA GPU number %d", ordinal);
+        snprintf(reason, sizeof(reason), "there is no NVIDIA GPU number %d%s", ordinal,
+                 getenv("CUDA_VISIBLE_DEVICES") ? " among those of CUDA_VISIBLE_DEVICES" : "");
         set_reason(out, reason);
         return;
     }

@@ -156,6 +156,7 @@ _Static_assert(sizeof(struct cu_mem_op) == 48, "size of the driver's union");
     X(mem_map, "cuMemMap",                                                                         \
       (cu_ptr ptr, size_t bytes, size_t offset, cu_mem handle, unsigned long long flags))          \
     X(mem_unmap, "cuMemUnmap", (cu_ptr ptr, size_t bytes))                                         \
+    X(can_access_peer, "cuDeviceCanAccessPeer", (int *can, cu_device device, cu_device peer))      \
     X(mem_access, "cuMemSetAccess",                                                                \
       (cu_ptr ptr, size_t bytes, const struct cu_mem_access *access, size_t count))                \
     X(mem_granularity, "cuMemGetAllocationGranularity",                                            \

@@ -340,6 +340,23 @@ undo_phys:
     return err;
 }
 
+enum mb_err mb__cuda_slab_prove(struct mb_cuda *dev, const struct mb_cuda_slab *slab)
+{
+    uint64_t *phys = malloc(sizeof(*phys) * slab->frames);
+    enum mb_err err =
+        phys ? read_frames(dev, slab->home, slab->frames, phys)
+             : mb__fail(MB_ERR_HOST_MEMORY, "no memory for %u frame addresses", slab->frames);
+
+    for (uint32_t i = 0; !err && i < slab->frames; i++)
+        if (phys[i] != mb__phys_of_pfn(slab_pfn(slab, i)))
+            err = mb__fail(MB_ERR_PROOF,
+                           "the driver moved frame %u of the slab at 0x%" PRIx64 " from 0x%" PRIx64
+                           " to 0x%" PRIx64,
+                           i, slab->home.addr, mb__phys_of_pfn(slab_pfn(slab, i)), phys[i]);
+    free(phys);
+    return err;
+}
+
 /* ------------------------------------------------------------ driver tables */
 
 /* table_lock held. First of `frames` consecutive unused frame numbers. */
@@ -396,6 +413,18 @@ static enum mb_err acquire_driver(struct mb_cuda *dev, struct mb_cuda_slab *slab
 
 /* ------------------------------------------------------------ slabs */
 
+static void free_slab(struct mb_cuda_slab *slab)
+{
+    while (slab->grants) {
+        struct mb_cuda_grant *next = slab->grants->next;
+
+        free(slab->grants);
+        slab->grants = next;
+    }
+    free(slab->pfns);
+    free(slab);
+}
+
 static void give_up(struct mb_cuda *dev, struct mb_cuda_slab *slab)
 {
     if (slab->handles) {
@@ -404,8 +433,7 @@ static void give_up(struct mb_cuda *dev, struct mb_cuda_slab *slab)
         unmap(dev, slab->home.addr, slab->bytes);
         release(dev, slab->handle);
     }
-    free(slab->pfns);
-    free(slab);
+    free_slab(slab);
 }
 
 /* table_lock held: makes the slab known. */
@@ -548,6 +576,5 @@ void mb__cuda_slab_drop(struct mb_cuda *dev, struct mb_cuda_slab *slab)
     dev->overhead_bytes -= slab->bytes;
     pthread_mutex_unlock(&dev->table_lock);
     release(dev, slab->handle);
-    free(slab->pfns);
-    free(slab);
+    free_slab(slab);
 }

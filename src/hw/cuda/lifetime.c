@@ -75,13 +75,25 @@ static bool object_matters(struct mb_cuda *dev, nvrm_handle client, nvrm_handle 
     return hit;
 }
 
+/* Another device that is open here: what it loses at our addresses is a peer's access. A number that
+ * belongs to no open device is not understood, and counts as ours. */
+static bool is_of_other(const struct mb_cuda *dev, const uint8_t *uuid)
+{
+    if (!uuid || !memcmp(uuid, dev->uuid, sizeof(dev->uuid)))
+        return false;
+    for (const struct mb_cuda *other = registry; other; other = other->registry_next)
+        if (other != dev && !memcmp(uuid, other->uuid, sizeof(other->uuid)))
+            return true;
+    return false;
+}
+
 static bool matters(struct mb_cuda *dev, const struct mb_cuda_loss *loss)
 {
     switch (loss->kind) {
     case MB_LOSS_SPACE:
         return !memcmp(loss->uuid, dev->uuid, sizeof(dev->uuid));
     case MB_LOSS_RANGE:
-        return range_matters(dev, loss->base, loss->bytes);
+        return !is_of_other(dev, loss->uuid) && range_matters(dev, loss->base, loss->bytes);
     case MB_LOSS_OBJECT:
         return object_matters(dev, loss->client, loss->object);
     case MB_LOSS_FILE:

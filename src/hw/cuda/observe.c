@@ -89,9 +89,12 @@ static void resolve(struct mb_cuda_seen *gpu)
     }
 }
 
-/* lock held */
+/* lock held. Only what resolve() looks for: libcuda makes hundreds of objects for each GPU, and
+ * those of the first must not be pushed out by the eighth. */
 static void saw_alloc(const struct nvrm_observed *o)
 {
+    if (o->class_id != NVRM_CLASS_VASPACE && o->class_id != NVRM_CLASS_SUBDEVICE)
+        return;
     if (object_count == MAX_OBJECTS) {
         /* The oldest go: a process that resets its device often leaves dead ones behind. */
         memmove(objects, objects + MAX_OBJECTS / 2, sizeof(objects[0]) * (MAX_OBJECTS / 2));
@@ -183,6 +186,8 @@ void mb__cuda_observe_before(enum nvrm_fd_kind kind, int fd, unsigned long reque
         break;
     case NVRM_SAW_EXTERNAL_UNMAP:
     case NVRM_SAW_RANGE_FREE:
+        /* A mapping is one GPU's, a range all GPUs'. */
+        loss.uuid = o.kind == NVRM_SAW_EXTERNAL_UNMAP ? o.uuid : NULL;
         loss.kind = MB_LOSS_RANGE;
         loss.base = o.base;
         loss.bytes = o.length;

@@ -51,7 +51,7 @@ enum mb_cuda_loss_kind {
 
 struct mb_cuda_loss {
     enum mb_cuda_loss_kind kind;
-    const uint8_t *uuid; /* SPACE */
+    const uint8_t *uuid; /* SPACE; RANGE: the GPU that loses it, NULL: all that have it */
     uint64_t base, bytes;
     nvrm_handle client, object;
     int fd;

@@ -532,4 +532,6 @@ static const struct mb_hw_ops ops = {
     .health = health,
     .read_slots = mb__cuda_read_slots,
     .submit_fence = mb__cuda_submit_fence,
+    .peer_access = mb__cuda_peer_access,
+    .stream_capturing = mb__cuda_stream_capturing,
 };

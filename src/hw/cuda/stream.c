@@ -124,6 +124,22 @@ bool mb__cuda_capturing(struct mb_cuda *dev, struct mb_hw_stream *stream)
     return dev->cu->stream_capturing(stream->native, &status) == CU_OK && status != CU_CAPTURE_NONE;
 }
 
+/* The one stream that cannot be asked while another one is captured is not captured itself. */
+bool mb__cuda_stream_capturing(struct mb_hw_dev *hw, mb_stream native)
+{
+    struct mb_cuda *dev = mb__cuda(hw);
+    struct mb_cuda_scope scope;
+    int status = CU_CAPTURE_NONE;
+    bool capturing;
+
+    if (!native || mb__cuda_enter(dev, &scope))
+        return false;
+    capturing =
+        dev->cu->stream_capturing((cu_stream)native, &status) == CU_OK && status != CU_CAPTURE_NONE;
+    mb__cuda_leave(dev, &scope);
+    return capturing;
+}
+
 /* ------------------------------------------------------------ streams */
 
 enum { PINNED_BYTES = MB_CUDA_STREAMS * MB_CUDA_WORD_BYTES + 4096 };

@@ -167,6 +167,7 @@ enum mb_err mb__hip_fence_wait_host(struct mb_hw_dev *hw, struct mb_hw_fence fen
                                     uint64_t timeout_ns);
 enum mb_err mb__hip_device_sync(struct mb_hw_dev *hw);
 bool mb__hip_capturing(struct mb_hip *dev, struct mb_hw_stream *stream);
+bool mb__hip_stream_capturing(struct mb_hw_dev *hw, mb_stream native);
 
 /* --- home.c --- */
 enum mb_err mb__hip_va_reserve(struct mb_hw_dev *hw, uint64_t bytes, uint64_t align, mb_va *out);
@@ -174,6 +175,8 @@ enum mb_err mb__hip_va_release(struct mb_hw_dev *hw, mb_va va, uint64_t bytes);
 enum mb_err mb__hip_slab_acquire(struct mb_hw_dev *hw, uint64_t bytes, mb_va home,
                                  struct mb_hw_slab *out);
 enum mb_err mb__hip_slab_release(struct mb_hw_dev *hw, struct mb_hw_slab *out);
+enum mb_err mb__hip_peer_access(struct mb_hw_dev *hw, struct mb_hw_dev *peer, mb_va va,
+                                uint32_t frames, const mb_pfn *pfns, enum mb_prot prot);
 enum mb_err mb__hip_set_access(struct mb_hip *dev, uint64_t va, uint64_t bytes, int access);
 /* The handle of a frame of ours, or NULL. */
 hip_mem mb__hip_handle_of(const struct mb_hip *dev, mb_pfn pfn);

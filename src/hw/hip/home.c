@@ -144,6 +144,39 @@ enum mb_err mb__hip_set_access(struct mb_hip *dev, uint64_t va, uint64_t bytes, 
                           "giving access to a mapping");
 }
 
+/* Frames are handles of their own, so any range of them can be opened, at home and in windows, once
+ * what is queued has been done. Not run on two AMD GPUs. */
+enum mb_err mb__hip_peer_access(struct mb_hw_dev *hw, struct mb_hw_dev *peer, mb_va va,
+                                uint32_t frames, const mb_pfn *pfns, enum mb_prot prot)
+{
+    struct mb_hip *dev = mb__hip(hw);
+    struct hip_mem_access a = {
+        .location = {.type = HIP_MEM_LOCATION_DEVICE, .id = mb__hip(peer)->ordinal},
+        .flags = prot == MB_PROT_NONE   ? HIP_MEM_ACCESS_NONE
+                 : prot == MB_PROT_READ ? HIP_MEM_ACCESS_READ
+                                        : HIP_MEM_ACCESS_READ_WRITE,
+    };
+    struct mb_hip_scope scope;
+    enum mb_err err;
+
+    (void)pfns;
+    if (dev->ordinal == a.location.id)
+        return mb__hip_fail(MB_ERR_INVALID, "a GPU is no peer of itself");
+    if (!frames)
+        return MB_OK; /* hipMemSetAccess says whether it can */
+    err = mb__hip_device_sync(hw);
+    if (!err)
+        err = mb__hip_enter(dev, &scope);
+    if (err)
+        return err;
+    mb__hip_settle(dev);
+    err = mb__hip_result(
+        dev, dev->hip->mem_access((void *)(uintptr_t)va.addr, frames * MB_FRAME_BYTES, &a, 1),
+        "giving access to a peer");
+    mb__hip_leave(dev, &scope);
+    return err;
+}
+
 hip_mem mb__hip_handle_of(const struct mb_hip *dev, mb_pfn pfn)
 {
     uint64_t frame = pfn.n / MB_FRAME_PFNS;

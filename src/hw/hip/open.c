@@ -333,4 +333,6 @@ static const struct mb_hw_ops ops = {
     .counters = counters,
     .health = health,
     .read_slots = mb__hip_read_slots,
+    .peer_access = mb__hip_peer_access,
+    .stream_capturing = mb__hip_stream_capturing,
 };

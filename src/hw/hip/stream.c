@@ -74,6 +74,21 @@ bool mb__hip_capturing(struct mb_hip *dev, struct mb_hw_stream *stream)
            status != HIP_CAPTURE_NONE;
 }
 
+bool mb__hip_stream_capturing(struct mb_hw_dev *hw, mb_stream native)
+{
+    struct mb_hip *dev = mb__hip(hw);
+    struct mb_hip_scope scope;
+    int status = HIP_CAPTURE_NONE;
+    bool capturing;
+
+    if (!native || mb__hip_enter(dev, &scope))
+        return false;
+    capturing = dev->hip->stream_capturing((hip_stream)native, &status) == HIP_OK &&
+                status != HIP_CAPTURE_NONE;
+    mb__hip_leave(dev, &scope);
+    return capturing;
+}
+
 /* ------------------------------------------------------------ streams */
 
 enum mb_err mb__hip_stream_create(struct mb_hw_dev *hw, mb_stream *native)

@@ -264,7 +264,9 @@ enum mb_err mb__sim_submit(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
     enum mb_err err;
 
     sim_lock(dev);
-    err = submit_locked(dev, stream, cmds, count);
+    err = mb__sim_not_captured(stream, "submit");
+    if (!err)
+        err = submit_locked(dev, stream, cmds, count);
     sim_unlock(dev);
     return err;
 }

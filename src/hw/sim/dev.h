@@ -341,7 +341,8 @@ struct sim_op {
     };
 };
 
-struct sim_kernel; /* a running test kernel: kernel.c */
+struct sim_kernel;   /* a running test kernel: kernel.c */
+struct mb_sim_graph; /* what is being captured: graph.c */
 
 struct mb_hw_stream {
     struct sim_dev *dev;
@@ -360,6 +361,7 @@ struct mb_hw_stream {
     struct mb_hw_stream *queue; /* isolated: its helper queue, made at first use */
     struct sim_kernel *kernel;  /* while the head is a KERNEL that has begun */
     uint32_t pending;           /* entries of it in dev->pending */
+    struct mb_sim_graph *graph; /* while it is captured; owned */
     uint64_t *clock;            /* race check: per stream the ticket that happened before */
     uint64_t host_version;      /* race check: of races.host that the stream was told */
 };
@@ -486,6 +488,7 @@ struct sim_dev {
     struct sim_dev *peer[SIM_ORDINALS]; /* whose memory was opened to this device; share_lock */
     uint64_t peer_root; /* phys of the first table for addresses of others; 0 until needed */
     unsigned mutants;
+    unsigned captures; /* streams being captured; written under the lock, read without (atomic) */
     uint64_t rng;
     uint64_t preference; /* explore: decides which stream is preferred */
     uint64_t eager;      /* explore: steps that an enqueue may run, less one */
@@ -582,6 +585,15 @@ void mb__sim_post(struct sim_dev *dev, const struct sim_posted *posted);
 void mb__sim_land(struct sim_dev *dev, unsigned index);
 /* Those of a stream (NULL: all), on one SM (UINT32_MAX: any). */
 void mb__sim_land_all(struct sim_dev *dev, const struct mb_hw_stream *stream, unsigned sm);
+
+/* ------------------------------------------------------------ graphs (graph.c) */
+
+/* Is an access to be recorded instead? *err says whether that worked. */
+bool mb__sim_graph_takes(struct mb_hw_stream *stream, enum sim_op_kind kind, mb_va va, mb_va src,
+                         uint64_t bytes, uint64_t seed, enum mb_err *err);
+/* MB_ERR_NOT_SUPPORTED while the stream is captured. */
+enum mb_err mb__sim_not_captured(const struct mb_hw_stream *stream, const char *what);
+bool mb__sim_stream_capturing(struct mb_hw_dev *hw, mb_stream native);
 
 /* ------------------------------------------------------------ addresses, frames (host.c, driver.c)
  * */

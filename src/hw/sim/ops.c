@@ -274,9 +274,16 @@ static enum mb_err sim_fence_record(struct mb_hw_dev *hw, struct mb_hw_stream *s
     sim_lock(dev);
     err = mb__sim_alive(dev);
     if (!err)
-        *out = (struct mb_hw_fence){stream, ++stream->seq};
+        *out = (struct mb_hw_fence){stream, stream->graph ? stream->seq + 1 : ++stream->seq};
     sim_unlock(dev);
     return err;
+}
+
+/* A fence recorded during a capture that is over comes true where the stream is now. */
+static void settle_captured(struct mb_hw_fence fence)
+{
+    if (fence.stream && !fence.stream->graph && fence.seq > fence.stream->seq)
+        fence.stream->seq = fence.seq;
 }
 
 static bool sim_fence_done(struct mb_hw_dev *hw, struct mb_hw_fence fence)
@@ -310,9 +317,16 @@ static enum mb_err sim_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stre
     if (!err && fence.stream && fence.stream->dev != dev)
         err = mb__fail(MB_ERR_INVALID, "fence_wait_stream: the fence belongs to another device");
     if (!err)
+        err = mb__sim_not_captured(stream, "fence_wait_stream");
+    if (!err && fence.stream)
+        err = mb__sim_not_captured(fence.stream, "fence_wait_stream");
+    if (!err)
         err = mb__sim_stream_reserve(stream, 1, 0);
     if (!err) {
-        struct sim_op *op = mb__sim_stream_push(stream, SIM_OP_WAIT);
+        struct sim_op *op;
+
+        settle_captured(fence);
+        op = mb__sim_stream_push(stream, SIM_OP_WAIT);
 
         op->fence = fence;
         mb__sim_engine_kick(dev);
@@ -330,6 +344,7 @@ static enum mb_err sim_fence_wait_host(struct mb_hw_dev *hw, struct mb_hw_fence 
     if (!fence.stream)
         return MB_OK;
     sim_lock(dev);
+    settle_captured(fence);
     if (fence.stream->dev != dev)
         err = mb__fail(MB_ERR_INVALID, "fence_wait_host: the fence belongs to another device");
     else
@@ -414,6 +429,7 @@ static const struct mb_hw_ops sim_ops = {
     .read_slots = sim_read_slots,
     .scrub_slots = sim_scrub_slots,
     .peer_access = mb__sim_peer_access,
+    .stream_capturing = mb__sim_stream_capturing,
 };
 
 enum mb_err mb__sim_open(const struct mb_hw_config *config, struct mb_hw_dev **out)

@@ -86,6 +86,17 @@ void mb__sim_sem_host(struct mb_hw_dev *dev, uint32_t sem, uint64_t value);
 enum mb_err mb__sim_copy_ce(struct mb_hw_dev *dev, struct mb_hw_stream *stream, mb_va dst,
                             mb_va src, uint64_t bytes);
 
+/* ------------------------------------------------------------ graphs */
+
+/* Fills, verifies and copies enqueued on a stream between begin and end are recorded and not
+ * executed; everything else that is enqueued there is refused. A launch enqueues them all. */
+struct mb_sim_graph;
+enum mb_err mb__sim_capture_begin(struct mb_hw_dev *dev, mb_stream native);
+enum mb_err mb__sim_capture_end(struct mb_hw_dev *dev, mb_stream native, struct mb_sim_graph **out);
+enum mb_err mb__sim_graph_launch(struct mb_hw_dev *dev, const struct mb_sim_graph *graph,
+                                 struct mb_hw_stream *stream);
+void mb__sim_graph_free(struct mb_sim_graph *graph);
+
 /* ------------------------------------------------------------ observation */
 
 struct mb_sim_counters {

@@ -128,6 +128,9 @@ bool mb__sim_fence_passed(struct mb_hw_fence fence)
         return true;
     if (stream->lost_seq && fence.seq >= stream->lost_seq)
         return false;
+    /* Of a capture: nothing has been executed since. */
+    if (fence.seq > stream->seq)
+        return false;
     return stream->ops.head == stream->ops.tail || mb__sim_stream_head(stream)->seq > fence.seq;
 }
 
@@ -182,6 +185,7 @@ void mb__sim_streams_close(struct sim_dev *dev)
         struct mb_hw_stream *stream = dev->stream[i];
 
         mb__sim_kernel_free(stream);
+        mb__sim_graph_free(stream->graph);
         free(stream->ops.base);
         free(stream->data.base);
         free(stream->clock);

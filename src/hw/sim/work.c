@@ -62,7 +62,7 @@ enum mb_err mb__sim_access_enqueue(struct sim_dev *dev, struct mb_hw_stream *str
         err = check_range(dev, work_name(kind), va.addr, bytes);
     if (!err && kind == SIM_OP_COPY)
         err = check_range(dev, "copy", src.addr, bytes);
-    if (err || !bytes)
+    if (err || !bytes || mb__sim_graph_takes(stream, kind, va, src, bytes, seed, &err))
         return err;
     like.access.va = va.addr;
     like.access.src = src.addr;

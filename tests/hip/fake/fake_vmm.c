@@ -16,6 +16,7 @@
 struct handle {
     uint64_t offset, bytes; /* of the file */
     unsigned refs;          /* the caller's and one for each mapping */
+    int device;             /* whose memory it is */
 };
 
 struct range {
@@ -241,7 +242,7 @@ FAKE(hipMemCreate, struct handle **out, size_t bytes, const struct prop *prop,
     pthread_mutex_lock(&fake_lock);
     result = take_granules(bytes / granularity, &first);
     if (!result) {
-        *h = (struct handle){first * granularity, bytes, 1};
+        *h = (struct handle){first * granularity, bytes, 1, prop->location.id};
         held += bytes;
     }
     pthread_mutex_unlock(&fake_lock);
@@ -317,6 +318,7 @@ FAKE(hipMemSetAccess, void *ptr, size_t bytes, const struct access *access, size
 {
     int prot = PROT_NONE, result = FAKE_INVALID_VALUE;
     size_t covered;
+    ptrdiff_t first;
 
     FAKE_ENTER();
     if (!ptr || !bytes || !access || count != 1 || access->location.type != 1 ||
@@ -329,7 +331,11 @@ FAKE(hipMemSetAccess, void *ptr, size_t bytes, const struct access *access, size
     else if (access->flags)
         return FAKE_INVALID_VALUE;
     pthread_mutex_lock(&fake_lock);
-    if (exact((uintptr_t)ptr, bytes, &covered) >= 0)
+    first = exact((uintptr_t)ptr, bytes, &covered);
+    /* All devices are this process: what protects is the owner's access, a peer's is only noted. */
+    if (first >= 0 && mapped.at[first].handle->device != access->location.id)
+        result = FAKE_OK;
+    else if (first >= 0)
         result = mprotect(ptr, bytes, prot) ? FAKE_INVALID_VALUE : FAKE_OK;
     pthread_mutex_unlock(&fake_lock);
     return result;

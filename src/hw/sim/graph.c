@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * graph.c - capture and replay, as far as memory is concerned: a graph is a list of accesses at
+ * addresses that were fixed when it was captured.
+ *
+ * What each address must show is asked anew at every launch, so an address that is unmapped or
+ * somebody else's by then is seen like a use after free: by the oracle, or by what the next owner
+ * finds. A captured stream has no point in time: a fence recorded there does not pass before
+ * something is executed on the stream after the capture.
+ */
+#include "hw/sim/dev.h"
+
+#include <stdlib.h>
+
+#include "base/vec.h"
+
+struct node {
+    enum sim_op_kind kind;
+    mb_va va, src;
+    uint64_t bytes, seed;
+};
+
+struct mb_sim_graph {
+    MB_VEC(struct node) nodes;
+};
+
+enum mb_err mb__sim_not_captured(const struct mb_hw_stream *stream, const char *what)
+{
+    if (!stream->graph)
+        return MB_OK;
+    return mb__fail(MB_ERR_NOT_SUPPORTED, "%s: stream %u is being captured", what, stream->id);
+}
+
+bool mb__sim_graph_takes(struct mb_hw_stream *stream, enum sim_op_kind kind, mb_va va, mb_va src,
+                         uint64_t bytes, uint64_t seed, enum mb_err *err)
+{
+    struct node node = {kind, va, src, bytes, seed};
+
+    if (!stream->graph)
+        return false;
+    *err = MB_VEC_PUSH(&stream->graph->nodes, node)
+               ? MB_OK
+               : mb__fail(MB_ERR_HOST_MEMORY, "software GPU: no host memory for a graph");
+    return true;
+}
+
+/* Handles of this backend are its streams; NULL is the default one. */
+static struct mb_hw_stream *stream_of(struct sim_dev *dev, mb_stream native)
+{
+    struct mb_hw_stream *stream = native ? native : dev->stream[0];
+
+    return mb__sim_stream_known(dev, stream) ? stream : NULL;
+}
+
+enum mb_err mb__sim_capture_begin(struct mb_hw_dev *hw, mb_stream native)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    struct mb_hw_stream *stream;
+    enum mb_err err = MB_OK;
+
+    sim_lock(dev);
+    stream = stream_of(dev, native);
+    if (!stream || stream->graph)
+        err = mb__fail(MB_ERR_INVALID, "capture: %p is no stream, or is captured already", native);
+    else if (!(stream->graph = calloc(1, sizeof(*stream->graph))))
+        err = mb__fail(MB_ERR_HOST_MEMORY, "software GPU: no host memory for a graph");
+    else
+        __atomic_add_fetch(&dev->captures, 1, __ATOMIC_RELAXED);
+    sim_unlock(dev);
+    return err;
+}
+
+enum mb_err mb__sim_capture_end(struct mb_hw_dev *hw, mb_stream native, struct mb_sim_graph **out)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    struct mb_hw_stream *stream;
+    enum mb_err err = MB_OK;
+
+    sim_lock(dev);
+    stream = stream_of(dev, native);
+    if (!stream || !stream->graph) {
+        err = mb__fail(MB_ERR_INVALID, "capture: nothing is captured on %p", native);
+    } else {
+        *out = stream->graph;
+        stream->graph = NULL;
+        __atomic_sub_fetch(&dev->captures, 1, __ATOMIC_RELAXED);
+    }
+    sim_unlock(dev);
+    return err;
+}
+
+enum mb_err mb__sim_graph_launch(struct mb_hw_dev *hw, const struct mb_sim_graph *graph,
+                                 struct mb_hw_stream *stream)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    enum mb_err err;
+
+    sim_lock(dev);
+    err = mb__sim_not_captured(stream, "graph launch");
+    for (size_t i = 0; !err && i < graph->nodes.count; i++) {
+        const struct node *node = &graph->nodes.data[i];
+
+        err = mb__sim_access_enqueue(dev, stream, node->kind, node->va, node->src, node->bytes,
+                                     node->seed, 0);
+    }
+    sim_unlock(dev);
+    return err;
+}
+
+void mb__sim_graph_free(struct mb_sim_graph *graph)
+{
+    if (!graph)
+        return;
+    MB_VEC_FREE(&graph->nodes);
+    free(graph);
+}
+
+/* On the way of every malloc: a device on which nothing is captured is not locked. */
+bool mb__sim_stream_capturing(struct mb_hw_dev *hw, mb_stream native)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    const struct mb_hw_stream *stream;
+    bool capturing;
+
+    if (!__atomic_load_n(&dev->captures, __ATOMIC_RELAXED))
+        return false;
+    sim_lock(dev);
+    stream = stream_of(dev, native);
+    capturing = stream && stream->graph;
+    sim_unlock(dev);
+    return capturing;
+}
