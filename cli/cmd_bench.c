@@ -7,14 +7,17 @@
 #include <string.h>
 
 /* In the order of the list; NULL ends it. */
-static const struct cli_command *const benches[] = {
-    &cli_bench_all,     &cli_bench_compare, &cli_bench_map,
-    &cli_bench_unmap,   &cli_bench_remap,   &cli_bench_alias,
-    &cli_bench_protect, &cli_bench_alloc,   &cli_bench_host,
-    &cli_bench_hot,     &cli_bench_beside,  &cli_bench_frag,
-    &cli_bench_calls,   &cli_bench_driver,  &cli_bench_degrade,
-    &cli_bench_wrap,    &cli_bench_full,    &cli_bench_churn,
-    &cli_bench_safety,  &cli_bench_latency, NULL};
+static const struct cli_command *const benches[] = {&cli_bench_all,     &cli_bench_compare,
+                                                    &cli_bench_map,     &cli_bench_unmap,
+                                                    &cli_bench_remap,   &cli_bench_alias,
+                                                    &cli_bench_protect, &cli_bench_alloc,
+                                                    &cli_bench_host,    &cli_bench_hot,
+                                                    &cli_bench_beside,  &cli_bench_frag,
+                                                    &cli_bench_calls,   &cli_bench_driver,
+                                                    &cli_bench_degrade, &cli_bench_wrap,
+                                                    &cli_bench_full,    &cli_bench_churn,
+                                                    &cli_bench_safety,  &cli_bench_latency,
+                                                    &cli_bench_scale,   NULL};
 
 #define PREFIX_LENGTH (sizeof("bench ") - 1)
 

@@ -373,6 +373,14 @@ struct mb_bench_options {
     unsigned pending; /* beside: batches that wait while copies run; 0: 1000 */
     uint64_t seed;    /* of the frame lists */
     bool no_vendor;   /* leave the vendor's own calls out */
+    /* For several devices at once: */
+    unsigned vendor_ways;     /* only the first so many of the vendor's ways; 0: all */
+    void (*turn)(void *user); /* called before each timed turn, to begin together; NULL: none. Then
+                                 the number of turns depends on nothing measured */
+    void *turn_user;
+    /* Software GPU only: how many other devices are in the driver meanwhile, served by threads of
+     * the same process, by other processes; and how many processes use this very device. */
+    unsigned crowd_threads, crowd_processes, crowd_sharers;
 };
 /*
  * Opens the device by itself, so the caller should have none open on it, measures and closes. Every

@@ -85,7 +85,8 @@ void mb__bench_skip(struct mb_bench *b, const char *what, const char *how, uint6
 /* A row takes no longer than this once it has a few samples: a run has a foreseeable end. */
 static bool late(const struct mb_bench *b, uint64_t started, unsigned samples)
 {
-    return !b->lab.ops->modelled && samples >= 5 && mb__now_ns() - started > ROW_LIMIT_NS;
+    return !b->options->turn && !b->lab.ops->modelled && samples >= 5 &&
+           mb__now_ns() - started > ROW_LIMIT_NS;
 }
 
 /* ------------------------------------------------------------ batches */
@@ -136,13 +137,23 @@ static enum mb_err prepare(struct mb_bench *b, const struct kind *k, uint32_t co
     return err;
 }
 
+/* All that are measured at once begin together. */
+static void await_turn(const struct mb_bench *b)
+{
+    if (b->options->turn)
+        b->options->turn(b->options->turn_user);
+}
+
 static enum mb_err timed(struct mb_bench *b, const struct kind *k, uint32_t count, bool use,
                          double *host, double *done)
 {
     struct mb_lab *lab = &b->lab;
-    uint64_t start = lab->ops->now(lab), back;
-    enum mb_err err =
-        mb__lab_write(lab, lab->stream[0], 0, count, k->names_frames ? b->list : NULL, k->flags);
+    uint64_t start, back;
+    enum mb_err err;
+
+    await_turn(b);
+    start = lab->ops->now(lab);
+    err = mb__lab_write(lab, lab->stream[0], 0, count, k->names_frames ? b->list : NULL, k->flags);
 
     back = lab->ops->now(lab);
     if (!err && use)
@@ -199,6 +210,7 @@ static enum mb_err vendor_way(struct mb_bench *b, const char *what, enum mb_lab_
     for (unsigned i = 0; !err && i < b->samples + 1 && !late(b, started, b->series->count); i++) {
         struct mb_lab_turn turn;
 
+        await_turn(b);
         err = b->lab.ops->vendor(&b->lab, way, bytes, 1u << step, &turn);
         if (!err && i)
             mb__bench_add(b->series, turn.host_ns[step], turn.complete_ns[step],
@@ -218,8 +230,10 @@ enum mb_err mb__bench_vendors(struct mb_bench *b, const char *what, enum mb_lab_
 {
     bool allocates = step == MB_LAB_MAP || step == MB_LAB_UNMAP;
     unsigned last = allocates ? MB_LAB_VENDORS : MB_LAB_ALLOC;
+    unsigned ways = b->options->vendor_ways;
     enum mb_err err = MB_OK;
 
+    last = ways && ways < last ? ways : last;
     for (unsigned way = 0; !err && way < last; way++)
         err = vendor_way(b, what, step, (enum mb_lab_vendor)way, bytes);
     return err;
@@ -333,6 +347,9 @@ static enum mb_err open_bench(struct mb_bench *b, const char *backend,
     if (err)
         return err;
     b->samples = b->options->samples ? b->options->samples : b->lab.ops->modelled ? 20 : 300;
+    if (b->lab.ops->crowd)
+        b->lab.ops->crowd(&b->lab, b->options->crowd_threads, b->options->crowd_processes,
+                          b->options->crowd_sharers);
     if (b->samples > MB_BENCH_SAMPLES - 20)
         b->samples = MB_BENCH_SAMPLES - 20;
     return MB_OK;

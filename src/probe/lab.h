@@ -104,6 +104,8 @@ struct mb_lab_ops {
                                double *later_ns);
     /* A complete invalidate asked for by the host. */
     enum mb_err (*invalidate)(struct mb_lab *lab);
+    /* Software GPU: so many others are in the driver at the same time. NULL elsewhere. */
+    void (*crowd)(struct mb_lab *lab, unsigned threads, unsigned processes, unsigned sharers);
     /* Faults on stale invalid entries so far, healed ones included. */
     uint64_t (*faults)(struct mb_lab *lab);
     /* Switches rules of the software GPU off: enum mb_litmus_off. NULL elsewhere. */

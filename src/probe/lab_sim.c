@@ -220,6 +220,11 @@ static enum mb_err sim_spoil(struct mb_lab *lab, struct mb_hw_stream *stream, ui
     return mb__lab_write(lab, stream, slot, count, NULL, 0);
 }
 
+static void sim_crowd(struct mb_lab *lab, unsigned threads, unsigned processes, unsigned sharers)
+{
+    mb__sim_set_crowd(lab->hw, threads, processes, sharers);
+}
+
 static enum mb_err sim_vendor(struct mb_lab *lab, enum mb_lab_vendor way, uint64_t bytes,
                               unsigned wanted, struct mb_lab_turn *turn)
 {
@@ -350,6 +355,7 @@ const struct mb_lab_ops mb__lab_sim = {
     .sem_host = sim_sem_host,
     .spoil = sim_spoil,
     .vendor = sim_vendor,
+    .crowd = sim_crowd,
     .targeted = sim_targeted,
     .first_touch = sim_first_touch,
     .invalidate = sim_invalidate,

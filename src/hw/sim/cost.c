@@ -76,10 +76,34 @@ static void remember_call(const struct sim_dev *dev, uint64_t begin_ns, uint64_t
     driver_call[slot].end_ns = end_ns;
 }
 
+/* The lock's share of a call, for each other one that is in the driver. */
+static uint64_t crowded(const struct sim_dev *dev, const struct sim_crowd_cost *cost, uint64_t ns)
+{
+    const struct sim_crowd *crowd = &dev->crowd;
+
+    return ns + ns *
+                    (crowd->threads * cost->thread + crowd->processes * cost->process +
+                     crowd->sharers * cost->sharer) /
+                    100;
+}
+
+void mb__sim_set_crowd(struct mb_hw_dev *hw, unsigned threads, unsigned processes, unsigned sharers)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+
+    sim_lock(dev);
+    dev->crowd = (struct sim_crowd){threads, processes, sharers};
+    sim_unlock(dev);
+}
+
 void mb__sim_driver_call(struct sim_dev *dev, uint64_t ns)
 {
     unsigned others;
 
+    if (dev->crowd.threads || dev->crowd.processes || dev->crowd.sharers) {
+        dev->host_ns += crowded(dev, &dev->model->crowd_map, ns);
+        return;
+    }
     pthread_mutex_lock(&driver_lock);
     others = overlapping_calls(dev, dev->host_ns, dev->host_ns + ns);
     ns += ns * others * dev->model->contention_percent / 100;
@@ -100,7 +124,8 @@ void mb__sim_driver_forget(const struct sim_dev *dev)
 
 uint64_t mb__sim_stock_ns(struct mb_hw_dev *hw, enum mb_sim_stock what, uint64_t bytes)
 {
-    const struct sim_model *m = sim_dev_of(hw)->model;
+    const struct sim_dev *dev = sim_dev_of(hw);
+    const struct sim_model *m = dev->model;
     uint64_t frames = (bytes + MB_FRAME_BYTES - 1) / MB_FRAME_BYTES;
 
     switch (what) {
@@ -111,11 +136,11 @@ uint64_t mb__sim_stock_ns(struct mb_hw_dev *hw, enum mb_sim_stock what, uint64_t
     case MB_SIM_STOCK_MALLOC_TABLES:
         return mb__sim_cost_at(m->stock_tables, bytes);
     case MB_SIM_STOCK_MAP:
-        return frames * m->map_entry_ns;
+        return crowded(dev, &m->crowd_map, frames * m->map_entry_ns);
     case MB_SIM_STOCK_UNMAP:
-        return frames * m->unmap_entry_ns;
+        return crowded(dev, &m->crowd_unmap, frames * m->unmap_entry_ns);
     case MB_SIM_STOCK_ALIAS:
-        return frames * m->alias_entry_ns;
+        return crowded(dev, &m->crowd_map, frames * m->alias_entry_ns);
     case MB_SIM_STOCK_TLB_FLUSH:
         return m->flush_ns;
     case MB_SIM_STOCK_FIRST_TOUCH:

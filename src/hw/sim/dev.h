@@ -71,6 +71,9 @@ struct sim_model {
     uint64_t reserve_ns;     /* driver: reserve addresses */
     unsigned
         contention_percent; /* a driver call lasts longer by this for each other device in one */
+    struct sim_crowd_cost {
+        unsigned thread, process, sharer; /* percent, for each other one of this kind */
+    } crowd_map, crowd_unmap;
 };
 
 extern const struct sim_model mb__sim_models[];
@@ -488,6 +491,9 @@ struct sim_dev {
     struct sim_dev *peer[SIM_ORDINALS]; /* whose memory was opened to this device; share_lock */
     uint64_t peer_root; /* phys of the first table for addresses of others; 0 until needed */
     unsigned mutants;
+    struct sim_crowd {
+        unsigned threads, processes, sharers;
+    } crowd;           /* of mb__sim_set_crowd() */
     unsigned captures; /* streams being captured; written under the lock, read without (atomic) */
     uint64_t rng;
     uint64_t preference; /* explore: decides which stream is preferred */

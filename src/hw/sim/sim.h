@@ -166,6 +166,12 @@ enum mb_sim_stock {
     MB_SIM_STOCK_TLB_FLUSH, /* bytes ignored */
     MB_SIM_STOCK_FIRST_TOUCH,
 };
+/* From now on so many others are in the vendor's driver whenever this device is: devices of threads
+ * of the same process, of other processes, other processes on this device. Each makes a driver call
+ * that maps or unmaps last longer by a share of its own time, as measured (model.c). 0, 0, 0: only
+ * what devices of this process really do at the same virtual time counts. */
+void mb__sim_set_crowd(struct mb_hw_dev *dev, unsigned threads, unsigned processes,
+                       unsigned sharers);
 /* What the model says the vendor's own call costs, ns; for comparison in benches. */
 uint64_t mb__sim_stock_ns(struct mb_hw_dev *dev, enum mb_sim_stock what, uint64_t bytes);
 

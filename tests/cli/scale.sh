@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# bench scale on software GPUs: what the model says stays within what two H200 were measured to do; and the programs of
+# scripts/gpu-scale that run on software GPUs as well.
+# shellcheck source=tests/cli/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+run 0 bench scale --backend sim --devices 2 --samples 3 --one-device --json --commit abc
+json 'r["commit"] == "abc" and all(row["modelled"] for row in r["rows"])'
+json '{row["what"] for row in r["rows"]} == {"map x1", "map x2", "unmap x1", "unmap x2"}'
+# Times as long as alone: 52-53 of 30.9 ms in processes, 67 and 84 in threads, 60-61 sharing one GPU.
+json 'all(1.65 < row["value"] < 1.75 for row in r["rows"] if row["what"] == "map x2" and row["how"].startswith("processes: CUDA"))'
+json 'all(2.1 < row["value"] < 2.8 for row in r["rows"] if row["what"] == "map x2" and row["how"].startswith("threads: CUDA"))'
+json 'all(1.9 < row["value"] < 2.0 for row in r["rows"] if row["what"] == "map x2" and row["how"].startswith("sharing one device: CUDA"))'
+json 'len([row for row in r["rows"] if "CUDA" in row["how"]]) == 12'
+json 'all(row["value"] <= 1.1 for row in r["rows"] if row["how"] in ("threads: simulated", "processes: simulated"))'
+run 0 bench scale --backend sim --devices 8 --threads --samples 2 --size 64MiB --no-vendor --json
+json 'len(r["rows"]) == 16 and not any("processes" in row["how"] for row in r["rows"])'
+run 0 bench scale --backend sim --devices 3 --processes --samples 2 --size 64MiB
+says out "processes: CUDA VMM, 2 MB handles"
+says out "«modelled»"
+run 1 bench scale --backend sim --devices 2 --config device_memory:64m
+says err "device 0 of 1, processes"
+run 2 bench scale --devices 9
+run 2 bench scale --devices 0
+run 2 bench scale --size 3KiB
+run 2 bench scale now
+
+library=$(dirname "$MOONBRIGHT")/../lib/libmoonbright.so
+if [ -e "$library" ]; then
+    if python3 -B "$SOURCE/tests/gpu/peers.py" "$library" backend:sim,device_memory:256m >"$WORK/out" 2>&1; then
+        says out "PASS: peers"
+    else
+        fail "tests/gpu/peers.py: $(tail -3 "$WORK/out")"
+    fi
+fi
+finish
