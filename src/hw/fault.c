@@ -128,6 +128,7 @@ PASS(scrub_slots,
      (struct mb_hw_dev * dev, const struct mb_hw_view *view, uint32_t first, uint32_t count,
       const struct mb_scrub_want *want, uint32_t *wrong, uint32_t capacity, uint32_t *differing),
      (dev, view, first, count, want, wrong, capacity, differing))
+
 /* The peer is such a device too: all devices of a build are. */
 static enum mb_err peer_access(struct mb_hw_dev *dev, struct mb_hw_dev *peer, mb_va va,
                                uint32_t frames, const mb_pfn *pfns, enum mb_prot prot)

@@ -73,7 +73,7 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [os.path.join(here, "..", "..", "integrations", "torch"), os.environ.get("PYTHONPATH", "")])
-    os.environ.setdefault("MOONBRIGHT_LIBRARY", os.path.abspath(sys.argv[1]))
+    os.environ.setdefault("MOONBRIGHT_LIBRARY_PATH", os.path.dirname(os.path.abspath(sys.argv[1])))
     try:
         import torch
     except ImportError:
