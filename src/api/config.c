@@ -30,7 +30,8 @@ struct texts {
     int policy, growth, capture;
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
     uint64_t release_threshold, wait_ms;
-    bool explore, oracle, force, driver_home, walk_ahead, self_heal, deferred, guard, cache;
+    bool explore, oracle, force, driver_home, walk_ahead, self_heal, early_maps, deferred, guard,
+        cache;
     char check[CHECK_TEXT], profile[PROFILE_TEXT], audit[AUDIT_TEXT], registry[AUDIT_TEXT];
     char trace[TRACE_TEXT], nvtx[TRACE_TEXT];
     uint64_t history;
@@ -77,6 +78,8 @@ static const struct mb_conf_key keys[] = {
      "what becomes of them at close (cuda)"},
     {"helper_slice_us", MB_CONF_U64, FIELD(helper_slice), 0, 1000000, NULL,
      "time slice of helper channels; 0: the driver's (cuda)"},
+    {"early_maps", MB_CONF_BOOL, FIELD(early_maps), 0, 0, NULL,
+     "the driver fills empty addresses before the stream gets there (cuda)"},
     {"walk_views", MB_CONF_NAME, FIELD(walk_views), 0, 0, views,
      "views of page tables after a walk (cuda)"},
     {"kernels", MB_CONF_NAME, FIELD(kernels), 0, 0, kernel_forms, "forms of pte_pop (cuda)"},
@@ -166,6 +169,7 @@ static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
                .explore = texts->explore,
                .no_oracle = !texts->oracle,
                .force = texts->force,
+               .early_maps = texts->early_maps,
                .helper_engine = texts->helper_engine,
                .helper_wait = texts->helper_wait,
                .helper_end = texts->helper_end,

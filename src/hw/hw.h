@@ -129,6 +129,7 @@ struct mb_hw_config {
     bool explore;                 /* sim: pick among all runnable commands at random, not by time */
     bool no_oracle;               /* sim: translate but do not judge */
     bool force;                   /* cuda: go on although another process uses the GPU */
+    bool early_maps;  /* cuda, driver tables: a batch that only fills empty slots does not wait */
     bool driver_home; /* sim: behave as a backend whose driver maps homes and primes windows */
     bool walk_ahead;  /* sim: walks run past a block's end into the next group */
     bool self_heal;   /* sim: SM faults on stale invalid entries replay (CUDA context) */

@@ -70,12 +70,15 @@ static cu_result fake_capturing(cu_stream stream, int *status)
 }
 
 /* The stream is idle: it announces itself at once. Its wait and its fence are not the test's. */
+static bool stream_is_busy; /* it has not come to the batch yet */
+
 static cu_result fake_ops(cu_stream stream, unsigned count, struct cu_mem_op *ops, unsigned flags)
 {
     (void)stream;
     (void)count;
     (void)flags;
-    __atomic_store_n((uint64_t *)(uintptr_t)ops[0].address, ops[0].value, __ATOMIC_RELEASE);
+    if (!stream_is_busy)
+        __atomic_store_n((uint64_t *)(uintptr_t)ops[0].address, ops[0].value, __ATOMIC_RELEASE);
     return CU_OK;
 }
 
@@ -221,5 +224,86 @@ TEST(access_is_given_again_after_an_unmap)
     c = batch(&rig, 0, 8, 1, rig.rw);
     CHECK_EQ(c.maps, 8);
     CHECK_EQ(c.access_slots, 8);
+    rig_close(&rig);
+}
+
+/* Submits behind a busy stream; returns whether the batch was done before the stream came there. One
+ * that is expected to be is waited for, any other is given a moment. */
+static bool overtakes(struct rig *rig, uint32_t slot, uint32_t count, uint32_t frame, bool expected)
+{
+    mb_pfn pfns[FRAMES];
+    struct mb_hw_fence done;
+    struct mb_hw_cmd cmd = {.kind = MB_HW_LEAVES,
+                            .leaves = {.view = &rig->view,
+                                       .first = slot,
+                                       .count = count,
+                                       .pfns = frame ? pfns : NULL,
+                                       .tmpl = rig->rw}};
+    bool early = false;
+
+    for (uint32_t i = 0; i < count; i++)
+        pfns[i] = (mb_pfn){(frame + i) * (uint32_t)MB_FRAME_PFNS};
+    stream_is_busy = true;
+    CHECK_OK(mb__cuda_driver_submit(&rig->dev, &rig->stream, &cmd, 1, &done));
+    stream_is_busy = false;
+    for (unsigned i = 0; !early && (expected || i < 500); i++) {
+        usleep(20);
+        early =
+            atomic_load_explicit(&rig->line[DONE_WORD], memory_order_acquire) == rig->stream.order;
+    }
+    /* The stream comes there: whatever waited goes on. */
+    atomic_store(&rig->line[1], rig->stream.order);
+    while (atomic_load_explicit(&rig->line[DONE_WORD], memory_order_acquire) < rig->stream.order)
+        usleep(20);
+    return early;
+}
+
+TEST(empty_slots_are_filled_early_if_asked_for)
+{
+    struct rig rig;
+
+    rig_open(&rig);
+    CHECK(!overtakes(&rig, 0, 8, 1, false));
+    rig_close(&rig);
+    rig_open(&rig);
+    rig.dev.early_maps = true;
+    CHECK(overtakes(&rig, 0, 8, 1, true));
+    CHECK(!overtakes(&rig, 4, 8, 20, false)); /* half of it is in use */
+    CHECK(!overtakes(&rig, 0, 4, 0, false));  /* an unmap */
+    CHECK(overtakes(&rig, 0, 4, 30, true));
+    CHECK(!overtakes(&rig, 0, 4, 30, false)); /* the same again: not empty */
+    CHECK(overtakes(&rig, 12, 4, 40, true));
+    rig_close(&rig);
+}
+
+/* An early batch stays behind the batches of its stream that must wait. */
+TEST(an_early_batch_does_not_overtake_its_stream)
+{
+    mb_pfn pfn = {5 * (uint32_t)MB_FRAME_PFNS};
+    struct mb_hw_fence done;
+    struct rig rig;
+
+    rig_open(&rig);
+    rig.dev.early_maps = true;
+    CHECK(overtakes(&rig, 0, 1, 1, true));
+    struct mb_hw_cmd clear = {.kind = MB_HW_LEAVES,
+                              .leaves = {.view = &rig.view, .first = 0, .count = 1}};
+    struct mb_hw_cmd fill = {
+        .kind = MB_HW_LEAVES,
+        .leaves = {.view = &rig.view, .first = 0, .count = 1, .pfns = &pfn, .tmpl = rig.rw}};
+
+    stream_is_busy = true;
+    CHECK_OK(mb__cuda_driver_submit(&rig.dev, &rig.stream, &clear, 1, &done));
+    CHECK_OK(mb__cuda_driver_submit(&rig.dev, &rig.stream, &fill, 1, &done));
+    stream_is_busy = false;
+    usleep(20000);
+    CHECK_EQ(atomic_load(&rig.line[DONE_WORD]), 1);
+    atomic_store(&rig.line[1], rig.stream.order);
+    while (atomic_load_explicit(&rig.line[DONE_WORD], memory_order_acquire) < rig.stream.order)
+        usleep(20);
+    struct mb_pte pte;
+
+    CHECK_OK(mb__cuda_driver_read_slots(&rig.dev, &rig.view, 0, 1, &pte));
+    CHECK_EQ(pte.lo, mb__cuda_expect(&rig.dev.space, true, 5 * MB_FRAME_BYTES).lo);
     rig_close(&rig);
 }

@@ -133,7 +133,8 @@ struct mb_cuda_window {
         app_va; /* inline: where the tables are mapped in the application's space, 0 otherwise */
     bool live;  /* entries may differ from the driver's; table_lock */
     struct mb_cuda_piece *piece;
-    /* Per slot, in order of submission: is it cleared? Isolated only; table_lock. NULL otherwise.
+    /* Per slot, in order of submission: is it cleared? Isolated: table_lock; driver tables: worker's
+     * lock; NULL otherwise.
      * */
     uint8_t *cleared;
     cu_mem *mapped; /* driver tables: handle mapped at each slot, 0 none; worker's lock */
@@ -238,6 +239,7 @@ struct mb_cuda {
 
     _Atomic uint64_t batches, entries, invalidates;
     bool force;
+    bool early_maps;         /* driver tables; constant after open */
     bool fast;               /* kernels: shorter waits; constant after open */
     uint32_t param_frames;   /* inline: longest list that travels in launch parameters */
     _Atomic unsigned queues; /* isolated: helper channels of streams */

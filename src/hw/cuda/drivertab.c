@@ -7,6 +7,9 @@
  *           for another word, and passes its fence; the worker executes a batch once its stream has
  *           announced it and the fences that it waits for have passed, and then stores the other
  *           word.
+ * Early     With early_maps a batch that only fills slots which are empty in order of submission does
+ *           not wait for the announcement: nothing that was enqueued before can use those
+ *           addresses, so the driver's time hides behind the stream's earlier work.
  * Order     Batches of one stream run in their order. The worker takes whichever stream's next
  *           batch can run, so a batch that waits blocks no other stream.
  * Errors    A driver call that fails after submission loses the device: the stream must not go on.
@@ -39,6 +42,7 @@ struct batch {
     uint64_t number; /* of the stream's order */
     struct mb_hw_fence *waits;
     unsigned wait_count, change_count;
+    bool early; /* need not wait for its stream */
     struct change change[];
 };
 
@@ -153,7 +157,8 @@ static enum mb_err execute(struct mb_cuda *dev, const struct batch *b)
 
 static bool ready(struct mb_cuda *dev, const struct batch *b)
 {
-    if (atomic_load_explicit(&b->stream->timeline[WORD_ANNOUNCE], memory_order_acquire) < b->number)
+    if (!b->early &&
+        atomic_load_explicit(&b->stream->timeline[WORD_ANNOUNCE], memory_order_acquire) < b->number)
         return false;
     for (unsigned i = 0; i < b->wait_count; i++) {
         if (!mb__cuda_fence_done(&dev->base, b->waits[i]))
@@ -336,6 +341,21 @@ static enum mb_err new_batch(struct mb_cuda *dev, struct mb_hw_stream *stream,
     return MB_OK;
 }
 
+/* lock held, in order of submission. Does the batch only fill empty slots? Notes what it leaves. */
+static bool fills_empty(const struct batch *b)
+{
+    bool early = b->change_count != 0;
+
+    for (unsigned i = 0; i < b->change_count; i++) {
+        const struct change *c = &b->change[i];
+        uint8_t *cleared = c->window->cleared + c->first;
+
+        early = early && c->pfns && (!c->count || !memchr(cleared, 0, c->count));
+        memset(cleared, !c->pfns, c->count);
+    }
+    return early;
+}
+
 static enum mb_err enqueue(struct mb_cuda *dev, struct mb_hw_stream *stream, uint64_t number)
 {
     struct cu_mem_op ops[3];
@@ -378,6 +398,7 @@ enum mb_err mb__cuda_driver_submit(struct mb_cuda *dev, struct mb_hw_stream *str
     stream->order++;
     stream->seq++;
     pthread_mutex_lock(&w->lock);
+    b->early = fills_empty(b) && dev->early_maps;
     *w->last = b;
     w->last = &b->next;
     pthread_cond_signal(&w->wake);
@@ -400,9 +421,11 @@ enum mb_err mb__cuda_driver_adopt(struct mb_cuda *dev, mb_va va, uint64_t bytes,
         w->mapped = calloc(slots, sizeof(*w->mapped));
         w->shown = malloc(slots * sizeof(*w->shown));
         w->prot = calloc(slots, 1);
+        w->cleared = malloc(slots);
     }
-    if (!w || !w->mapped || !w->shown || !w->prot) {
+    if (!w || !w->mapped || !w->shown || !w->prot || !w->cleared) {
         if (w) {
+            free(w->cleared);
             free(w->mapped);
             free(w->shown);
             free(w->prot);
@@ -412,6 +435,7 @@ enum mb_err mb__cuda_driver_adopt(struct mb_cuda *dev, mb_va va, uint64_t bytes,
     }
     for (size_t i = 0; i < slots; i++)
         w->shown[i] = MB_NO_PFN;
+    memset(w->cleared, 1, slots);
     *out = (struct mb_hw_view){.va = va,
                                .bytes = bytes,
                                .leaf_shift = MB_FRAME_SHIFT,
@@ -428,6 +452,7 @@ void mb__cuda_driver_disown(struct mb_cuda *dev, struct mb_hw_view *view)
     struct change all = {.window = w, .count = (uint32_t)(view->bytes >> MB_FRAME_SHIFT)};
 
     (void)unmap_changed(dev, &all);
+    free(w->cleared);
     free(w->mapped);
     free(w->shown);
     free(w->prot);

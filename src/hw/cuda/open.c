@@ -380,6 +380,7 @@ enum mb_err mb__cuda_open(const struct mb_hw_config *config, struct mb_hw_dev **
     dev->ordinal = config->ordinal;
     dev->owner_pid = getpid();
     dev->force = config->force;
+    dev->early_maps = config->early_maps;
     dev->param_frames = MB_POP_LIST_XL;
     dev->limit_bytes = config->device_memory_bytes ? config->device_memory_bytes : UINT64_MAX;
     atomic_flag_clear(&dev->views_busy);
