@@ -29,7 +29,8 @@ struct loader {
     const char *name;
     struct figure_origin origin; /* of the lines that follow */
     unsigned origin_index;
-    unsigned known; /* objects that were understood */
+    bool has_origin; /* origin_index is one of the set's */
+    unsigned known;  /* objects that were understood */
     char machine[192], command[1024];
 };
 
@@ -80,6 +81,7 @@ static void set_origin(struct loader *l, const struct json_value *head)
     set_command(l, json_get(head, "command"));
     tables_of_command(l);
     l->origin_index = figures_origin(l->set, &l->origin);
+    l->has_origin = true;
 }
 
 /* ------------------------------------------------------------ rows of times */
@@ -601,12 +603,17 @@ static bool add_object(struct loader *l, const struct json_value *root)
         add_rows(l, root);
     else if (json_get(root, "trace") && json_get(root, "efficiency"))
         add_replay(l, root);
-    else if (is_kv(root))
-        add_kv(l, root);
-    else if (json_get(root, "what"))
-        add_test_line(l, root);
-    else
+    else if (is_kv(root) || json_get(root, "what")) {
+        /* Lines without an origin of their own have the last one's; a first one makes it. */
+        if (!l->has_origin)
+            set_origin(l, root);
+        if (is_kv(root))
+            add_kv(l, root);
+        else
+            add_test_line(l, root);
+    } else {
         return add_other(l, root);
+    }
     return true;
 }
 
