@@ -3,8 +3,8 @@
  * bench_scale.c - `moonbright bench scale`: the same mapping on several devices at once, in threads
  * of one process and in processes, the vendor's calls and MoonBright's device tables in one run.
  *
- * Every group of devices runs in processes made for it, so that nothing of a driver is inherited and
- * a dead one ends only its group. What they share is one page of memory: a barrier before every
+ * Every group of devices runs in processes made for it, so that nothing of a driver is inherited
+ * and a dead one ends only its group. What they share is one page of memory: a barrier before every
  * timed turn, and the results. A device that ends early leaves the barrier.
  */
 #define _GNU_SOURCE
@@ -280,8 +280,8 @@ static double pick(const struct result *result)
     return isnan(result->complete.median_us) ? result->host.median_us : result->complete.median_us;
 }
 
-/* Row r of all devices: the slowest one's times, all medians in the note, and how many times as long
- * as alone. */
+/* Row r of all devices: the slowest one's times, all medians in the note, and how many times as
+ * long as alone. */
 static void tell_row(struct rows *rows, const struct group *group, unsigned count, unsigned r,
                      enum way way, double *alone)
 {

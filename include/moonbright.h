@@ -190,10 +190,10 @@ enum mb_pool_attr {
  *            destroyed, and what is freed there must not serve anybody else. A pool with
  *            MB_POOL_KEEP does that: its blocks are never stitched, no stream waits, its memory is
  *            reused only in the order of the stream that freed it or along events that MoonBright
- *            was told of, and nothing of it goes elsewhere until the attribute is 0 again. mb_free()
- *            of such a block frees in the order of the stream it was allocated on.
- *            Other pools, mb_mem_map_async(), mb_mem_sleep(), mb_mem_wake() and mb_stream_sync() are
- *            MB_ERR_NOT_SUPPORTED on a stream that is known to be captured (configuration key
+ *            was told of, and nothing of it goes elsewhere until the attribute is 0 again.
+ *            mb_free() of such a block frees in the order of the stream it was allocated on.
+ *            Other pools, mb_mem_map_async(), mb_mem_sleep(), mb_mem_wake() and mb_stream_sync()
+ *            are MB_ERR_NOT_SUPPORTED on a stream that is known to be captured (configuration key
  *            capture:check; the default on the software GPU).
  */
 MB_API enum mb_err mb_pool_create(mb_device dev, mb_pool *out);
@@ -257,13 +257,14 @@ MB_API enum mb_err mb_mem_sleep(mb_device dev, void *va, uint64_t bytes, mb_stre
 MB_API enum mb_err mb_mem_wake(mb_device dev, void *va, uint64_t bytes, mb_stream stream);
 
 /*
- * ACCESS OF OTHER DEVICES   Addresses are unified: a device that was given access sees a page at the
- * address at which its owner sees it. Pages of mb_mem_reserve() are opened one by one, a block of
- * malloc as a whole: with it the pages it begins and ends in, which may hold other blocks.
+ * ACCESS OF OTHER DEVICES   Addresses are unified: a device that was given access sees a page at
+ * the address at which its owner sees it. Pages of mb_mem_reserve() are opened one by one, a block
+ * of malloc as a whole: with it the pages it begins and ends in, which may hold other blocks.
  *
  * What is open keeps its frames. A block that is freed while it is open comes back when the last
- * device has lost access (which can still be taken, by its old address); a mapped page can then not be unmapped or put to sleep: MB_ERR_BUSY.
- * mb_close() of either device takes back what is still open.
+ * device has lost access (which can still be taken, by its old address); a mapped page can then not
+ * be unmapped or put to sleep: MB_ERR_BUSY. mb_close() of either device takes back what is still
+ * open.
  */
 struct mb_access {
     mb_device dev; /* any open device of the owner's backend; the owner itself too (mappings) */

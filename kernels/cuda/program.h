@@ -15,10 +15,10 @@
  * which is the smallest n whose invalidate has certainly not started: if n = request + 1, nobody
  * had asked for it; if n = answer + 2, its predecessor had not been answered. Kernels that read the
  * same words share one invalidate, so any number of simultaneous requests costs at most two.
- * MB_POP_FAST takes the same ticket in one step when nobody is asking: if request = answer before the
- * entries were written, and an atomic exchange of request for request + 1 succeeds behind them, then
- * nobody had asked for that number, so its invalidate has not started. If it fails, the value found
- * serves as request above. Kernels that find others asking share invalidates as before.
+ * MB_POP_FAST takes the same ticket in one step when nobody is asking: if request = answer before
+ * the entries were written, and an atomic exchange of request for request + 1 succeeds behind them,
+ * then nobody had asked for that number, so its invalidate has not started. If it fails, the value
+ * found serves as request above. Kernels that find others asking share invalidates as before.
  * Comparisons are by signed difference. Tickets are taken on the device, so a captured launch may
  * be replayed.
  */

@@ -5,7 +5,8 @@
  * A caller may hand in anything as a handle. What is not in the set is refused before a byte of it
  * is read, so a wild pointer gives an error, not a fault.
  *
- * LOCKING   mb__handles_has() takes none and may run beside everything else. add and del lock the set.
+ * LOCKING   mb__handles_has() takes none and may run beside everything else. add and del lock the
+ *           set.
  * COST      has: one hash, mostly one load. Space: 2 to 4 words for each of the most handles that
  *           were ever live at once; outgrown tables stay until the library is unloaded.
  */

@@ -2,8 +2,8 @@
 /*
  * vec.c - see vec.h.
  *
- * Growth is a function of its own, not inline: it is rare, and gcc 12's analyzer, which does not see
- * through it then, reports each realloc() that moves the array of a structure as a leak.
+ * Growth is a function of its own, not inline: it is rare, and gcc 12's analyzer, which does not
+ * see through it then, reports each realloc() that moves the array of a structure as a leak.
  */
 #include "base/vec.h"
 

@@ -15,8 +15,9 @@
  *   host        the host waits for everything that is pending
  *
  * With growth:fast, "grown" comes before "composed"; with growth:patient, "waited" comes before
- * "grown"; growth:independent leaves "spared" out. Each later step ends by trying the earlier ones. No step changes anything that a later
- * failure would have to undo, except by making memory more usable.
+ * "grown"; growth:independent leaves "spared" out. Each later step ends by trying the earlier ones.
+ * No step changes anything that a later failure would have to undo, except that memory becomes
+ * more usable.
  *
  * Locking: the device's lock throughout; "host" drops it while it waits.
  */

@@ -2,10 +2,10 @@
 /*
  * Which free ranges a plan may use.
  *
- * A plan costs time for each range that it looks at, and there may be very many: so at most LOOKS of
- * them and two for each frame of the request are looked at, the largest first where there are more.
- * The pool may then grow although a plan existed; once it cannot grow any more, all are looked at,
- * so no request fails for want of a look.
+ * A plan costs time for each range that it looks at, and there may be very many: so at most LOOKS
+ * of them and two for each frame of the request are looked at, the largest first where there are
+ * more. The pool may then grow although a plan existed; once it cannot grow any more, all are
+ * looked at, so no request fails for want of a look.
  *
  * Locking: the device's lock.
  */

@@ -477,8 +477,8 @@ enum mb_err mb__bad_pointer(struct mb_device *dev, const void *ptr, const char *
 
 /* ------------------------------------------------------------------ collect.c */
 
-/* Ranges that the request's stream may use, joined and by address, into dev->ranges, with room for a
- * plan of them in dev->pieces. MB_ERR_HOST_MEMORY. */
+/* Ranges that the request's stream may use, joined and by address, into dev->ranges, with room for
+ * a plan of them in dev->pieces. MB_ERR_HOST_MEMORY. */
 enum mb_err mb__collect(struct mb__request *req);
 
 /* ------------------------------------------------------------------ stitch.c */

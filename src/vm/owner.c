@@ -2,10 +2,10 @@
 /*
  * Who may name a frame in an entry.
  *
- *   capability   64 bits per owner (a pool, the memory objects), drawn from the vm's secret. A frame
- *                carries its owner's while it is OWNED; an operation must present it. So a frame
- *                number that is wrong, stale or another owner's is refused even if it is a frame of
- *                this vm.
+ *   capability   64 bits per owner (a pool, the memory objects), drawn from the vm's secret. A
+ *                frame carries its owner's while it is OWNED; an operation must present it. So a
+ *                frame number that is wrong, stale or another owner's is refused even if it is a
+ *                frame of this vm.
  *   registry     (config: registry:FILE) one word per frame in a file that all MoonBright processes
  *                of a device share. A process claims frames when the driver gives them, and every
  *                entry that vm writes is checked against its claim: a frame that two processes
@@ -14,8 +14,9 @@
  *
  * Claims of the dead  Each process locks one byte of the file for as long as it lives; the kernel
  *                     drops the lock. A word whose claimant is gone counts as unclaimed.
- * Layout              a head of 4 KiB: magic, then 63 claimants of {token, process}; then the words.
- *                     A word is its claimant's token: 58 random bits and the place in the head.
+ * Layout              a head of 4 KiB: magic, then 63 claimants of {token, process}; then the
+ *                     words. A word is its claimant's token: 58 random bits and the place in the
+ *                     head.
  * Locking             vm's lock for the process's own state; flock on the file for claims. Words
  *                     are read without a lock: ours change only under vm's lock.
  * Trade-off           The file is as trustworthy as its permissions (0600): it finds mistakes, not

@@ -3,8 +3,8 @@
  * Live entries against the record: what another module, or a mistake, did to the tables is found
  * here and can be put right.
  *
- * How       Piece by piece, by the device where the backend has a scrubber (kernels/pte_scrub.h), by
- *           reading the entries elsewhere. One that differs is looked at again and judged unless
+ * How       Piece by piece, by the device where the backend has a scrubber (kernels/pte_scrub.h),
+ *           by reading the entries elsewhere. One that differs is looked at again and judged unless
  *           its window has a batch under way, whose entries may be of either side. Repairs are
  *           ordinary commands (leaves, BARRIER, INVALIDATE, MEMBAR) on vm's own stream.
  * Cost      One read of every table that exists, under the lock; on the host 16 bytes of record for

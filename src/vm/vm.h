@@ -144,8 +144,8 @@ struct mb_vm_op {
  * added where the record says that a translation may be cached. *done (may be NULL) gets the
  * batch's fence; references drop when it has passed.
  * ERRORS  MB_ERR_INVALID, MB_ERR_NOT_FOUND (va outside windows), MB_ERR_NOT_MAPPED (unmap or
- *         protect of a cleared slot), MB_ERR_CORRUPT (a frame is not owned, or not by whom the capability
- *         is of, or another process has claimed it: nothing is written).
+ *         protect of a cleared slot), MB_ERR_CORRUPT (a frame is not owned, or not by whom the
+ *         capability is of, or another process has claimed it: nothing is written).
  */
 enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const struct mb_vm_op *ops,
                         unsigned count, struct mb_hw_fence *done);

@@ -4,9 +4,9 @@
  * close, and what the driver's own calls cost beside it. scripts/gpu-variants runs it for each way
  * in one go, together with `gputest bench`, and says which is best.
  *
- * The keys of the way are those of the configuration: helper_engine=, helper_wait=, helper_slice_us=,
- * helper_end=, walk_views=, kernels=; name= labels the line of JSON that goes to out=. tables=driver is the
- * driver's cost without any helper.
+ * The keys of the way are those of the configuration: helper_engine=, helper_wait=,
+ * helper_slice_us=, helper_end=, walk_views=, kernels=; name= labels the line of JSON that goes to
+ * out=. tables=driver is the driver's cost without any helper.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -227,8 +227,8 @@ TEST(access_is_given_again_after_an_unmap)
     rig_close(&rig);
 }
 
-/* Submits behind a busy stream; returns whether the batch was done before the stream came there. One
- * that is expected to be is waited for, any other is given a moment. */
+/* Submits behind a busy stream; returns whether the batch was done before the stream came there.
+ * One that is expected to be is waited for, any other is given a moment. */
 static bool overtakes(struct rig *rig, uint32_t slot, uint32_t count, uint32_t frame, bool expected)
 {
     mb_pfn pfns[FRAMES];

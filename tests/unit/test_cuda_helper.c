@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * How prepared invalidates wait, word by word, and what the keys of helper channels mean. Words were
- * computed by hand from the bit positions in doc/driver-abi.md. No GPU.
+ * How prepared invalidates wait, word by word, and what the keys of helper channels mean. Words
+ * were computed by hand from the bit positions in doc/driver-abi.md. No GPU.
  */
 #include <string.h>
 

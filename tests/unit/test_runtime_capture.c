@@ -213,7 +213,7 @@ TEST(a_pool_that_keeps_serves_replays)
     }
 }
 
-/* The host's free in a pool that keeps: in the order of the allocation's stream, for nobody else. */
+/* The host's free in a pool that keeps: in the allocation's stream's order, for nobody else. */
 TEST(mb_free_into_a_pool_that_keeps)
 {
     mb_device dev = rt_open("backend:sim,device_memory:192m");

@@ -133,9 +133,8 @@ struct mb_cuda_window {
         app_va; /* inline: where the tables are mapped in the application's space, 0 otherwise */
     bool live;  /* entries may differ from the driver's; table_lock */
     struct mb_cuda_piece *piece;
-    /* Per slot, in order of submission: is it cleared? Isolated: table_lock; driver tables: worker's
-     * lock; NULL otherwise.
-     * */
+    /* Per slot, in order of submission: is it cleared? Isolated: table_lock; driver tables:
+     * worker's lock; NULL otherwise. */
     uint8_t *cleared;
     cu_mem *mapped; /* driver tables: handle mapped at each slot, 0 none; worker's lock */
     mb_pfn *shown;  /* driver tables: frame shown at each slot; worker's lock */

@@ -7,8 +7,8 @@
  *           for another word, and passes its fence; the worker executes a batch once its stream has
  *           announced it and the fences that it waits for have passed, and then stores the other
  *           word.
- * Early     With early_maps a batch that only fills slots which are empty in order of submission does
- *           not wait for the announcement: nothing that was enqueued before can use those
+ * Early     With early_maps a batch that only fills slots which are empty in order of submission
+ *           does not wait for the announcement: nothing that was enqueued before can use those
  *           addresses, so the driver's time hides behind the stream's earlier work.
  * Order     Batches of one stream run in their order. The worker takes whichever stream's next
  *           batch can run, so a batch that waits blocks no other stream.

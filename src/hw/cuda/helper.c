@@ -2,12 +2,12 @@
 /*
  * helper.c - how helper channels are made and how prepared invalidates wait.
  *
- * Why       Prepared invalidates that hold their engine's queue answer 2.5 us sooner than those that
- *           give it away (measured), but while one waits, every other channel of that queue waits
- *           for the end of its time slice. On an H200 the driver's calls that go through UVM's
- *           channel for clearing page tables took 1,020 to 1,025 us longer, those that only write
- *           entries did not, and 1,024 us is the driver's default slice: so the list's first engine
- *           is the one that UVM clears tables with. Three ways out, each a key of the
+ * Why       Prepared invalidates that hold their engine's queue answer 2.5 us sooner than those
+ *           that give it away (measured), but while one waits, every other channel of that queue
+ *           waits for the end of its time slice. On an H200 the driver's calls that go through
+ *           UVM's channel for clearing page tables took 1,020 to 1,025 us longer, those that only
+ *           write entries did not, and 1,024 us is the driver's default slice: so the list's first
+ *           engine is the one that UVM clears tables with. Three ways out, each a key of the
  *           configuration: another engine (nvrm/engines.h), waits that switch, a short slice.
  * Default   The measured way, until a run on a GPU has compared them: scripts/gpu-bench.
  */

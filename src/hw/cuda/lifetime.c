@@ -75,8 +75,8 @@ static bool object_matters(struct mb_cuda *dev, nvrm_handle client, nvrm_handle 
     return hit;
 }
 
-/* Another device that is open here: what it loses at our addresses is a peer's access. A number that
- * belongs to no open device is not understood, and counts as ours. */
+/* Another device that is open here: what it loses at our addresses is a peer's access. A number
+ * that belongs to no open device is not understood, and counts as ours. */
 static bool is_of_other(const struct mb_cuda *dev, const uint8_t *uuid)
 {
     if (!uuid || !memcmp(uuid, dev->uuid, sizeof(dev->uuid)))

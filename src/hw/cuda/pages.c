@@ -5,10 +5,10 @@
  * How       A view of 4 KiB is mapped read-only, kept until another page is asked for. Single words
  *           are read in place; where most of a page is wanted it is copied once by 64-byte lines,
  *           since every narrow read of write-combined memory is a round trip over the bus.
- * Keeping   Making and undoing a view are calls into the driver, and each walk takes five of them, most
- *           of the same pages. With walk_views:keep the last views stay with the device. Only views
- *           are kept, never what was read: each walk reads again, and reads no page that it was not
- *           led to.
+ * Keeping   Making and undoing a view are calls into the driver, and each walk takes five of them,
+ *           most of the same pages. With walk_views:keep the last views stay with the device. Only
+ *           views are kept, never what was read: each walk reads again, and reads no page that it
+ *           was not led to.
  * Locking   the views of a device are for one reader at a time; a second one makes its own.
  */
 #include "hw/cuda/cuda.h"

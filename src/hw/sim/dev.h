@@ -180,7 +180,7 @@ enum sim_slot_flag {
     SIM_SLOT_SPARSE = 1 << 4,
     SIM_SLOT_STOP = 1 << 5, /* invalid, the 4 KiB table is not asked */
 };
-/* A slot's frame number has 32 bits; above it the number of the owning device, plus 1, or 0: own. */
+/* A slot's frame number has 32 bits; above it the owning device's number, plus 1, or 0: own. */
 enum { SIM_GROUP_MAX = 16, SIM_SLOT_PFN_SHIFT = 8, SIM_SLOT_PEER_SHIFT = 40 };
 
 /* An aligned group of leaf slots as it was when walked. */

@@ -52,9 +52,9 @@ static const struct sim_point a100_tables[] = {
 };
 /* Not published: as H200 (choice). */
 /* Stock driver, two H200, 2 GB of 2 MB handles, each alone and with one other at the same time:
- * map 30.9 ms alone, 52.3 in two processes, 66.9 and 84.3 in two threads (mean taken), 60.6 with two
- * processes on one GPU; unmap 19.4 alone, 28.7, 34.7 and 47.5, 31.9. That each further one adds as
- * much again is the model: a lock that is held for a share of the call (choice). */
+ * map 30.9 ms alone, 52.3 in two processes, 66.9 and 84.3 in two threads (mean taken), 60.6 with
+ * two processes on one GPU; unmap 19.4 alone, 28.7, 34.7 and 47.5, 31.9. That each further one adds
+ * as much again is the model: a lock that is held for a share of the call (choice). */
 #define CROWD .crowd_map = {143, 69, 96}, .crowd_unmap = {112, 48, 64}
 #define a100_free h200_free
 #define a100_slab a100_malloc
