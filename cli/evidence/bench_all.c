@@ -13,6 +13,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -197,13 +198,18 @@ static void other_jobs(struct all *all)
 
 /* ------------------------------------------------------------ results */
 
-static void say(const struct all *all, const char *format, unsigned at, const struct job *j,
-                const char *more)
+__attribute__((format(printf, 4, 5))) static void say(const struct all *all, unsigned at,
+                                                      const struct job *j, const char *format, ...)
 {
+    va_list more;
+
     if (all->quiet)
         return;
-    fprintf(stderr, format, at, all->count, j->name, j->trace ? " " : "", j->trace ? j->trace : "",
-            j->policy ? ", " : "", j->policy ? j->policy : "", j->seconds, more);
+    fprintf(stderr, "[%2u/%u] %s%s%s%s%s", at, all->count, j->name, j->trace ? " " : "",
+            j->trace ? j->trace : "", j->policy ? ", " : "", j->policy ? j->policy : "");
+    va_start(more, format);
+    vfprintf(stderr, format, more);
+    va_end(more);
 }
 
 /* A replay's figures, renamed: they are here for their addresses. */
@@ -254,7 +260,7 @@ static void run_job(struct all *all, unsigned at)
     char error[256] = "";
     int code = CLI_FAILED;
 
-    say(all, "[%2u/%u] %s%s%s%s%s ...\r", at + 1, j, "");
+    say(all, at + 1, j, " ...\r");
     child_run(j->words, j->limit_s, &j->result);
     j->seconds = (double)(cli_now_ns() - start) / 1e9;
     /* litmus and probe tell differences by their status: what they wrote counts. */
@@ -262,7 +268,7 @@ static void run_job(struct all *all, unsigned at)
         code = figures_load_text(&all->set, j->result.out, j->result.size, "", error);
     if (code) {
         note_failure(all, j, *error ? error : j->result.problem);
-        say(all, "[%2u/%u] %s%s%s%s%s: FAILED after %.1f s: %s\n", at + 1, j,
+        say(all, at + 1, j, ": FAILED after %.1f s: %s\n", j->seconds,
             *error ? error : j->result.problem);
     } else {
         if (j->policy)
@@ -271,7 +277,7 @@ static void run_job(struct all *all, unsigned at)
         for (unsigned i = before; all->cuda && !j->policy && i < all->set.count; i++)
             if (strcmp(j->words[0], "bench") != 0)
                 all->set.list[i].kind = FIGURE_MEASURED;
-        say(all, "[%2u/%u] %s%s%s%s%s: %.1f s%s\n", at + 1, j, "");
+        say(all, at + 1, j, ": %.1f s\n", j->seconds);
     }
     free(j->result.out);
     j->result.out = NULL;

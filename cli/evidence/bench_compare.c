@@ -68,7 +68,7 @@ static void tell_text(const struct compare_row *row)
         printf("%10s%12s", "-", "");
     else
         printf("%10.3f   ± %5.1f%%", row->ratio, 100 * row->bound);
-    if (row->verdict == COMPARE_UNITS)
+    if (row->verdict == COMPARE_UNITS && row->old_figure && row->new_figure)
         printf("  %s, %s\n", row->old_figure->unit, row->new_figure->unit);
     else
         printf("  %s\n", f->unit);

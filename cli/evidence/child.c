@@ -76,7 +76,7 @@ static pid_t start(const char *const *words, int out[2], int err[2])
     pid_t child;
     int nothing;
 
-    for (unsigned i = 0; words[i] && i < WORDS_MAX; i++)
+    for (unsigned i = 0; i < WORDS_MAX && words[i]; i++)
         argv[i + 1] = (char *)words[i];
     fflush(NULL);
     child = fork();

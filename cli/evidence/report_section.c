@@ -59,7 +59,8 @@ static bool several_machines(const struct figures *set, const struct chart_spec 
 
         if (f->kind != kind || !matches(f, spec, kind))
             continue;
-        if (first && strcmp(set->origins[first->origin].machine, set->origins[f->origin].machine))
+        if (first &&
+            strcmp(set->origins[first->origin].machine, set->origins[f->origin].machine) != 0)
             return true;
         first = first ? first : f;
     }

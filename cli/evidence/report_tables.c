@@ -245,7 +245,8 @@ static void plain_row(FILE *out, const struct figures *set, const struct figure 
         number_cell(out, f);
     }
     fputs("<td class=\"t\">", out);
-    html_text(out, strcmp(f->unit, "bytes") && strcmp(f->unit, "efficiency") ? f->unit : "");
+    html_text(out,
+              strcmp(f->unit, "bytes") != 0 && strcmp(f->unit, "efficiency") != 0 ? f->unit : "");
     fputs("</td><td class=\"t w\">", out);
     page_badge(out, f->kind);
     fputc(' ', out);

@@ -87,7 +87,7 @@ static void short_text(FILE *out, const char *text, unsigned most)
     unsigned columns = 0;
     size_t i;
 
-    for (i = 0; text[i] && i < sizeof(buffer) - 5; i++) {
+    for (i = 0; i < sizeof(buffer) - 5 && text[i]; i++) {
         columns += ((unsigned char)text[i] & 0xc0) != 0x80;
         if (columns > most)
             break;

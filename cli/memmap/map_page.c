@@ -245,8 +245,10 @@ static void largest(FILE *out, const struct memmap *map, const struct memmap_mom
         return;
     for (size_t i = 0; i < m->count; i++)
         order[i] = &m->pieces[i];
-    if (m->count)
+    if (m->count) {
+        /* NOLINTNEXTLINE(bugprone-sizeof-expression): an array of pointers */
         qsort(order, m->count, sizeof(*order), by_size);
+    }
     fprintf(out,
             "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Largest\"><table>"
             "<caption>Largest</caption><thead><tr><th>%s</th><th>bytes</th><th class=\"t\">how</th>"

@@ -27,12 +27,14 @@ struct memmap_moment *memmap_moment(struct memmap *map, uint64_t when, const cha
 
 void memmap_add(struct memmap *map, struct memmap_moment *m, const struct memmap_piece *piece)
 {
-    struct memmap_piece *last = m->count ? &m->pieces[m->count - 1] : NULL;
+    if (m->count) {
+        struct memmap_piece *last = &m->pieces[m->count - 1];
 
-    if (last && last->who == piece->who && last->at + last->bytes == piece->at &&
-        last->flags == piece->flags) {
-        last->bytes += piece->bytes;
-        return;
+        if (last->who == piece->who && last->at + last->bytes == piece->at &&
+            last->flags == piece->flags) {
+            last->bytes += piece->bytes;
+            return;
+        }
     }
     if (m->count == m->capacity) {
         size_t capacity = m->capacity ? 2 * m->capacity : 256;

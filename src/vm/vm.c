@@ -353,7 +353,9 @@ void mb__vm_lookup_run(struct mb_vm *vm, mb_va va, uint32_t count, mb_pfn *out)
         const struct mb__slot *slot =
             inside ? &region->slot[(va.addr - region->base.addr) >> region->leaf_shift] : NULL;
 
-        out[i] = slot && slot->flags & MB__SLOT_MAPPED ? (mb_pfn){slot->pfn} : MB_NO_PFN;
+        out[i] = MB_NO_PFN;
+        if (slot && slot->flags & MB__SLOT_MAPPED)
+            out[i] = (mb_pfn){slot->pfn};
     }
     mb__unlock(&vm->lock);
     if (!region && mb__home_pfns(vm, va, count, out))
