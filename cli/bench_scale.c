@@ -214,7 +214,7 @@ static void hide_others(struct member *member)
 /* In a process made for it: threads [first, first + count) of the members. */
 static _Noreturn void serve(struct member *members, unsigned first, unsigned count)
 {
-    if (members[first].way == WAY_PROCESSES)
+    if (count && members[first].way == WAY_PROCESSES)
         hide_others(&members[first]);
     for (unsigned i = first; i < first + count; i++)
         if (pthread_create(&members[i].thread, NULL, measure, &members[i]))

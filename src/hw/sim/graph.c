@@ -56,16 +56,20 @@ enum mb_err mb__sim_capture_begin(struct mb_hw_dev *hw, mb_stream native)
 {
     struct sim_dev *dev = sim_dev_of(hw);
     struct mb_hw_stream *stream;
+    struct mb_sim_graph *graph;
     enum mb_err err = MB_OK;
 
     sim_lock(dev);
     stream = stream_of(dev, native);
-    if (!stream || stream->graph)
+    if (!stream || stream->graph) {
         err = mb__fail(MB_ERR_INVALID, "capture: %p is no stream, or is captured already", native);
-    else if (!(stream->graph = calloc(1, sizeof(*stream->graph))))
+    } else if (!(graph = calloc(1, sizeof(*graph)))) {
         err = mb__fail(MB_ERR_HOST_MEMORY, "software GPU: no host memory for a graph");
-    else
+    } else {
+        /* In this order: gcc 12's analyzer loses what a structure holds at the first builtin. */
         __atomic_add_fetch(&dev->captures, 1, __ATOMIC_RELAXED);
+        stream->graph = graph;
+    }
     sim_unlock(dev);
     return err;
 }
