@@ -138,6 +138,16 @@ static struct mb_cuda_slab *slab_at(struct mb_cuda *dev, uint64_t va)
     return slab;
 }
 
+static enum mb_err not_at_home(uint64_t va)
+{
+    return mb__fail(MB_ERR_NOT_SUPPORTED,
+                    "0x%" PRIx64 " is shown by entries that the device wrote: the driver "
+                    "would give a peer its own record of that address, which is not what "
+                    "is there. Open memory that is not stitched or mapped, or use "
+                    "tables:driver",
+                    va);
+}
+
 static enum mb_err at_home(struct mb_cuda *dev, struct mb_cuda *peer, uint64_t va, uint64_t bytes,
                            int access)
 {
@@ -148,12 +158,7 @@ static enum mb_err at_home(struct mb_cuda *dev, struct mb_cuda *peer, uint64_t v
         uint64_t part;
 
         if (!slab)
-            return mb__fail(MB_ERR_NOT_SUPPORTED,
-                            "0x%" PRIx64 " is shown by entries that the device wrote: the driver "
-                            "would give a peer its own record of that address, which is not what "
-                            "is there. Open memory that is not stitched or mapped, or use "
-                            "tables:driver",
-                            va);
+            return not_at_home(va);
         part = slab->home.addr + slab->bytes - va;
         part = part < bytes ? part : bytes;
         err = set_slab(dev, peer, slab, (uint32_t)((va - slab->home.addr) / MB_FRAME_BYTES),
@@ -169,7 +174,7 @@ static enum mb_err check_homes(struct mb_cuda *dev, uint64_t va, uint64_t bytes)
 {
     for (uint64_t off = 0; off < bytes; off += MB_FRAME_BYTES)
         if (!slab_at(dev, va + off))
-            return at_home(dev, NULL, va + off, MB_FRAME_BYTES, CU_MEM_ACCESS_NONE);
+            return not_at_home(va + off);
     return MB_OK;
 }
 
