@@ -34,7 +34,7 @@ static bool take(struct stream *s)
         s->fd = -1;
         return n == 0;
     }
-    if (s->size + (size_t)n + 1 > s->room) {
+    if (!s->text || s->size + (size_t)n + 1 > s->room) {
         size_t room = 2 * (s->size + (size_t)n + 1);
         char *larger = realloc(s->text, room);
 
