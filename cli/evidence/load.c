@@ -674,7 +674,8 @@ int figures_load_text(struct figures *set, const char *text, size_t size, const 
 
 char *figures_read_file(const char *path, size_t *size, char error[256])
 {
-    FILE *file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    bool opened = strcmp(path, "-") != 0;
+    FILE *file = opened ? fopen(path, "rb") : stdin;
     char *text = NULL;
     size_t room = 0, n;
 
@@ -705,7 +706,7 @@ char *figures_read_file(const char *path, size_t *size, char error[256])
     }
     if (text)
         text[*size] = '\0';
-    if (file != stdin)
+    if (opened)
         fclose(file);
     return text;
 }

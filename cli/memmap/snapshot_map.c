@@ -162,7 +162,7 @@ static int walk(struct state *s, const struct pickle_value *root, unsigned momen
     for (unsigned m = moments; m-- > 0;) {
         uint64_t until = moments > 1 ? total * m / (moments - 1) : total;
 
-        while (at > until)
+        while (events && at > until)
             undo(s, &events->values[--at]);
         take_moment(s, at, total);
         if (!total)
