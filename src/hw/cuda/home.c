@@ -342,12 +342,12 @@ undo_phys:
 
 enum mb_err mb__cuda_slab_prove(struct mb_cuda *dev, const struct mb_cuda_slab *slab)
 {
-    uint64_t *phys = malloc(sizeof(*phys) * slab->frames);
+    uint64_t *phys = calloc(slab->frames, sizeof(*phys));
     enum mb_err err =
         phys ? read_frames(dev, slab->home, slab->frames, phys)
              : mb__fail(MB_ERR_HOST_MEMORY, "no memory for %u frame addresses", slab->frames);
 
-    for (uint32_t i = 0; !err && i < slab->frames; i++)
+    for (uint32_t i = 0; phys && !err && i < slab->frames; i++)
         if (phys[i] != mb__phys_of_pfn(slab_pfn(slab, i)))
             err = mb__fail(MB_ERR_PROOF,
                            "the driver moved frame %u of the slab at 0x%" PRIx64 " from 0x%" PRIx64
