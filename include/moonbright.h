@@ -526,7 +526,7 @@ enum { MB_AUDIT_CALL = 54 };
 struct mb_audit_record {
     enum mb_audit_kind kind;
     enum mb_prot prot;  /* MAP, PROTECT */
-    uint64_t sequence;  /* in its session, from 1 */
+    uint64_t sequence;  /* in its session, from 1; the pieces of one list share it */
     uint64_t time_ns;   /* since 1970 */
     uint64_t batch;     /* number in its session; 0: of no batch */
     uint64_t va, bytes; /* addresses; 0: none */
@@ -539,7 +539,7 @@ struct mb_audit_record {
 typedef void (*mb_audit_visit)(void *user, const struct mb_audit_record *record);
 
 struct mb_audit_summary {
-    uint64_t records, sessions;
+    uint64_t records, sessions; /* records: as many as were visited */
     uint64_t tail_bytes; /* torn end of the file, not read */
     bool closed;         /* the last session ended with mb_close() */
 };

@@ -5,8 +5,11 @@
  * Warm malloc_async and free_async pass through here and bins.c only; everything else takes the
  * device's lock around one call into runtime.
  */
+#define _GNU_SOURCE /* dladdr */
 #include "moonbright.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -126,6 +129,45 @@ enum mb_err mb_device_count(const char *config, int *count)
     return MB_OK;
 }
 
+/* While a device is open, dlclose() must not unmap the code of its threads, handlers and callbacks:
+ * each open device holds a reference on the file that this code came from. Nothing to hold when the
+ * library is linked into the program. */
+static void *self(void)
+{
+    Dl_info info;
+
+    return dladdr((const void *)(uintptr_t)&mb_open, &info) && info.dli_fname
+               ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD)
+               : NULL;
+}
+
+static void *held; /* the file, while any device is open; by held_lock */
+static unsigned holders;
+static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void hold_library(void)
+{
+    pthread_mutex_lock(&held_lock);
+    if (!holders++)
+        held = self();
+    pthread_mutex_unlock(&held_lock);
+}
+
+/* The caller has a reference of its own, or could not call: this is never the last one. */
+static void let_library_go(void)
+{
+    void *file = NULL;
+
+    pthread_mutex_lock(&held_lock);
+    if (!--holders) {
+        file = held;
+        held = NULL;
+    }
+    pthread_mutex_unlock(&held_lock);
+    if (file)
+        (void)dlclose(file);
+}
+
 enum mb_err mb_open(int ordinal, const char *config, mb_device *out)
 {
     struct mb__config parsed;
@@ -135,7 +177,11 @@ enum mb_err mb_open(int ordinal, const char *config, mb_device *out)
     if (mb__in_fork())
         return mb__bad_device(NULL, __func__);
     err = mb__config_read(ordinal, config, &parsed);
-    return err ? err : mb__device_open(&parsed, out);
+    if (!err)
+        err = mb__device_open(&parsed, out);
+    if (!err)
+        hold_library();
+    return err;
 }
 
 void mb_close(mb_device dev)
@@ -144,6 +190,7 @@ void mb_close(mb_device dev)
         return;
     mb__caller_set(__func__, NULL);
     mb__device_close(dev);
+    let_library_go();
 }
 
 enum mb_err mb_device_sync(mb_device dev)

@@ -6,6 +6,10 @@
  *           or of the source is the smallest step in which Linux copies. Records are a power of two
  *           and lie on multiples of it, in the file and in memory, so every such place is the end
  *           of a record.
+ * Lists     Frames that lie scattered, mapped one behind the other, would need a record each. Such a
+ * record is followed by ones that hold nothing but frame numbers: the k-th says what the k-th piece
+ * behind the head shows, all else is as in the head. Readers are told of each piece as if it had a
+ * record of its own.
  * Trade-off A record is written as it lies in memory: files are read on the machine, or the kind of
  * machine, that wrote them. The checksum is CRC-32C, since processors have an instruction for it;
  * without one a table of 16 words serves.
@@ -29,6 +33,9 @@ enum {
     MAGIC_96 = 0x314a424d,  /* "MBJ1": records of 96 bytes, before they had to end with pages */
     BUFFERED_MAX = 1 << 20, /* records kept while the file cannot be written: 128 MiB */
     CHUNK = 1024,           /* records read at a time */
+    LIST = 0xff,            /* kind, in the file only: a list that goes on where its head ended */
+    LIST_FIRST = 14,        /* frame numbers before the kind */
+    LIST_MAX = 27,          /* in one record */
 };
 
 /* One record in the file. */
@@ -41,6 +48,19 @@ struct disk {
     char call[MB_AUDIT_CALL];
 };
 _Static_assert(sizeof(struct disk) == MB_JOURNAL_BYTES, "the layout is documented");
+
+/* A record of kind LIST. A frame number is a physical address divided by the head's bytes. */
+struct list {
+    uint32_t magic;
+    uint32_t crc;
+    uint64_t sequence;
+    uint32_t first[LIST_FIRST];
+    uint8_t kind, count; /* count: frame numbers, 1 to LIST_MAX */
+    uint16_t zero;
+    uint32_t rest[LIST_MAX - LIST_FIRST];
+};
+_Static_assert(sizeof(struct list) == sizeof(struct disk), "records are of one size");
+_Static_assert(offsetof(struct list, kind) == offsetof(struct disk, kind), "kinds are compared");
 _Static_assert((MB_JOURNAL_BYTES & (MB_JOURNAL_BYTES - 1)) == 0, "pages end with a record");
 
 struct mb__journal {
@@ -52,6 +72,8 @@ struct mb__journal {
     void *memory;           /* of buffer, as malloc gave it */
     struct disk *buffer;    /* not written yet; aligned to a record */
     size_t count, capacity; /* of buffer: records */
+    size_t head;            /* in buffer: what a list may follow; SIZE_MAX: nothing */
+    uint32_t pieces;        /* of the head and its lists */
 };
 
 static _Thread_local struct {
@@ -112,9 +134,22 @@ static uint32_t crc_of(const struct disk *disk)
     return crc32c(&disk->sequence, sizeof(*disk) - offsetof(struct disk, sequence));
 }
 
+static struct list *list_of(struct disk *disk)
+{
+    return (struct list *)(void *)disk;
+}
+
+static uint32_t *frame_in(struct list *list, unsigned i)
+{
+    return i < LIST_FIRST ? &list->first[i] : &list->rest[i - LIST_FIRST];
+}
+
 static bool valid(const struct disk *disk)
 {
-    return disk->magic == MAGIC && disk->crc == crc_of(disk) && disk->kind < MB_AUDIT_KINDS;
+    /* Where an ordinary record has its access, a list has its count. */
+    return disk->magic == MAGIC && disk->crc == crc_of(disk) &&
+           (disk->kind < MB_AUDIT_KINDS ||
+            (disk->kind == LIST && disk->prot > 0 && disk->prot <= LIST_MAX));
 }
 
 static void from_disk(const struct disk *disk, struct mb_audit_record *out)
@@ -208,6 +243,7 @@ enum mb_err mb__journal_open(const char *path, const char *device, struct mb__jo
     if (!journal)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the audit log");
     journal->pid = getpid();
+    journal->head = SIZE_MAX;
     journal->fd =
         open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (journal->fd < 0) {
@@ -253,12 +289,42 @@ void mb__journal_close(struct mb__journal *journal)
     free(journal);
 }
 
+/* May the record be a piece of the list behind the head? */
+static bool continues(const struct mb__journal *journal, const struct disk *next)
+{
+    const struct disk *head;
+
+    if (journal->head == SIZE_MAX)
+        return false;
+    head = &journal->buffer[journal->head];
+    return head->kind == next->kind && head->bytes == next->bytes && next->bytes &&
+           next->va == head->va + head->bytes * journal->pieces && head->batch == next->batch &&
+           head->owner == next->owner && head->prot == next->prot && head->stream == next->stream &&
+           next->phys % next->bytes == 0 && next->phys / next->bytes <= UINT32_MAX &&
+           strncmp(head->call, next->call, sizeof(head->call)) == 0;
+}
+
+/* Puts the piece into the last list, or into a new one. False: no memory. */
+static bool add_piece(struct mb__journal *journal, const struct disk *piece)
+{
+    struct list *list = list_of(&journal->buffer[journal->count - 1]);
+
+    if (list->kind != LIST || list->count == LIST_MAX) {
+        if (journal->count >= BUFFERED_MAX || !reserve(journal))
+            return false;
+        list = list_of(&journal->buffer[journal->count++]);
+        *list = (struct list){.magic = MAGIC, .sequence = ++journal->sequence, .kind = LIST};
+    }
+    *frame_in(list, list->count++) = (uint32_t)(piece->phys / piece->bytes);
+    journal->pieces++;
+    return true;
+}
+
 void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record)
 {
     struct timespec now;
     struct disk disk = {
         .magic = MAGIC,
-        .sequence = ++journal->sequence,
         .batch = record.batch,
         .va = record.va,
         .bytes = record.bytes,
@@ -270,15 +336,20 @@ void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record)
         .prot = (uint8_t)record.prot,
     };
 
-    clock_gettime(CLOCK_REALTIME, &now);
-    disk.time_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
     if (caller.call)
         strncpy(disk.call, caller.call, sizeof(disk.call) - 1);
-    disk.crc = crc_of(&disk);
-    if (journal->count >= BUFFERED_MAX || !reserve(journal))
+    if (continues(journal, &disk) && add_piece(journal, &disk))
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    disk.time_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    disk.sequence = ++journal->sequence;
+    if (journal->count >= BUFFERED_MAX || !reserve(journal)) {
         journal->lost++;
-    else
-        journal->buffer[journal->count++] = disk;
+        return;
+    }
+    journal->head = journal->count;
+    journal->pieces = 1;
+    journal->buffer[journal->count++] = disk;
 }
 
 enum mb_err mb__journal_flush(struct mb__journal *journal)
@@ -291,6 +362,9 @@ enum mb_err mb__journal_flush(struct mb__journal *journal)
                         (unsigned long long)journal->lost);
     if (!bytes)
         return MB_OK;
+    for (size_t i = 0; i < journal->count; i++)
+        journal->buffer[i].crc = crc_of(&journal->buffer[i]);
+    journal->head = SIZE_MAX; /* what is in the file, whole or in part, is not added to */
     do {
         wrote = write(journal->fd, journal->buffer, bytes);
     } while (wrote < 0 && errno == EINTR);
@@ -308,8 +382,9 @@ enum mb_err mb__journal_flush(struct mb__journal *journal)
     return io_error("records cannot be written", NULL);
 }
 
-size_t mb__journal_mark(const struct mb__journal *journal)
+size_t mb__journal_mark(struct mb__journal *journal)
 {
+    journal->head = SIZE_MAX; /* what is forgotten later is whole records */
     return journal->count;
 }
 
@@ -319,6 +394,7 @@ void mb__journal_rewind(struct mb__journal *journal, size_t mark)
         return;
     journal->sequence -= journal->count - mark;
     journal->count = mark;
+    journal->head = SIZE_MAX;
 }
 
 /* ------------------------------------------------------------------ reading */
@@ -328,12 +404,34 @@ struct reader {
     mb_audit_visit visit;
     void *user;
     struct mb_audit_summary sum;
-    uint64_t at;       /* bytes: of the next record */
-    uint64_t bad_at;   /* of the first bad one; UINT64_MAX: none */
-    uint64_t sequence; /* expected next */
+    uint64_t at;                 /* bytes: of the next record */
+    uint64_t bad_at;             /* of the first bad one; UINT64_MAX: none */
+    uint64_t sequence;           /* expected next */
+    struct mb_audit_record head; /* what a list may follow; bytes 0: nothing */
+    uint32_t pieces;             /* of the head and its lists */
 };
 
-static enum mb_err take(struct reader *reader, const struct disk *disk, const char *path)
+/* Tells of each piece of a list. False: it follows no record that it could belong to. */
+static bool take_list(struct reader *reader, struct disk *disk)
+{
+    struct list *list = list_of(disk);
+
+    if (!reader->head.bytes)
+        return false;
+    for (unsigned i = 0; i < list->count; i++) {
+        struct mb_audit_record record = reader->head;
+
+        record.sequence = list->sequence;
+        record.va += record.bytes * reader->pieces++;
+        record.phys = *frame_in(list, i) * record.bytes;
+        reader->sum.records++;
+        if (reader->visit)
+            reader->visit(reader->user, &record);
+    }
+    return true;
+}
+
+static enum mb_err take(struct reader *reader, struct disk *disk, const char *path)
 {
     struct mb_audit_record record;
 
@@ -342,7 +440,7 @@ static enum mb_err take(struct reader *reader, const struct disk *disk, const ch
                         "audit log %s: the record at byte %llu is damaged, and others follow", path,
                         (unsigned long long)reader->bad_at);
     from_disk(disk, &record);
-    if (record.kind == MB_AUDIT_SESSION) {
+    if (disk->kind == MB_AUDIT_SESSION) {
         reader->sum.sessions++;
         reader->sequence = 1;
         reader->sum.closed = false;
@@ -354,6 +452,14 @@ static enum mb_err take(struct reader *reader, const struct disk *disk, const ch
             (unsigned long long)reader->at, (unsigned long long)record.sequence,
             (unsigned long long)reader->sequence);
     reader->sequence++;
+    if (disk->kind == LIST) {
+        if (take_list(reader, disk))
+            return MB_OK;
+        return mb__fail(MB_ERR_CORRUPT, "audit log %s: at byte %llu stands a list without its head",
+                        path, (unsigned long long)reader->at);
+    }
+    reader->head = record;
+    reader->pieces = 1;
     reader->sum.records++;
     reader->sum.closed = record.kind == MB_AUDIT_CLOSE;
     if (reader->visit)

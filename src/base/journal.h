@@ -24,14 +24,15 @@ struct mb__journal;
 enum mb_err mb__journal_open(const char *path, const char *device, struct mb__journal **out);
 /* Flushes what it can. NULL is allowed. In a fork of the opening process: frees the memory only. */
 void mb__journal_close(struct mb__journal *journal);
-/* Takes sequence, time, process and call from here and from the calling thread. What cannot be
+/* Takes sequence, time, process and call from here and from the calling thread. A record that goes
+ * on where the one before it ended, with another frame, joins a list behind it. What cannot be
  * buffered makes every later flush fail, so nothing is lost in silence. */
 void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record);
 /* MB_ERR_IO with the reason: the records stay buffered and the next flush tries again. */
 enum mb_err mb__journal_flush(struct mb__journal *journal);
 /* Where the next record will stand in the buffer, and: forgets what was added since then and not
  * flushed. */
-size_t mb__journal_mark(const struct mb__journal *journal);
+size_t mb__journal_mark(struct mb__journal *journal);
 void mb__journal_rewind(struct mb__journal *journal, size_t mark);
 
 enum mb_err mb__journal_read(const char *path, mb_audit_visit visit, void *user,

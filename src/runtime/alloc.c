@@ -380,7 +380,7 @@ static enum mb_err malloc_locked(struct mb_device *dev, struct mb_pool *pool, ui
         return err;
     req.block->zone_bytes = mb__debug_zone(dev);
     req.bytes = mb__round(requested) + 2 * req.block->zone_bytes;
-    mb__fold(pool);
+    mb__fold(pool->dev);
     err = mb__find_memory(&req);
     if (err) {
         block_drop(dev, req.block);
@@ -609,7 +609,7 @@ static void unpublish(struct mb_device *dev, struct mb__block *block, struct mb_
 {
     dev->recent[(block->addr >> 9) % MB__RECENT] = block->addr;
     dev->counters.frees++;
-    mb__fold(block->pool);
+    mb__fold(block->pool->dev);
     mb__account(block->pool, -1, -(int64_t)block->requested, -(int64_t)block->bytes);
     mb__table_del(&dev->table, block->addr);
     mb__watch_note(dev, MB_HOOK_FREE, block->addr, block->requested,

@@ -179,8 +179,27 @@ static struct mb__bin *claim_bin(struct mb__shard *shard, struct mb_pool *pool,
     return oldest;
 }
 
-static void account_malloc(struct mb__account *account, uint64_t requested, uint64_t bytes)
+/* The shard's lock is held. A shard with a list has its bit, or a slow call is about to take the
+ * list. */
+__attribute__((noinline, cold)) static void touch(struct mb_device *dev, unsigned index,
+                                                  struct mb__account *account)
 {
+    struct mb__shard *shard = &dev->shards[index];
+
+    if (!shard->touched)
+        __atomic_fetch_or(&dev->touched, UINT64_C(1) << index, __ATOMIC_RELAXED);
+    account->next = shard->touched;
+    shard->touched = account;
+    account->touched = true;
+}
+
+static void account_malloc(struct mb_device *dev, struct mb_pool *pool, unsigned index,
+                           uint64_t requested, uint64_t bytes)
+{
+    struct mb__account *account = &pool->accounts[index];
+
+    if (!account->touched)
+        touch(dev, index, account);
     account->blocks++;
     account->requested += (int64_t)requested;
     account->allocated += (int64_t)bytes;
@@ -192,8 +211,13 @@ static void account_malloc(struct mb__account *account, uint64_t requested, uint
     account->malloc_bytes += bytes;
 }
 
-static void account_free(struct mb__account *account, uint64_t requested, uint64_t bytes)
+static void account_free(struct mb_device *dev, struct mb_pool *pool, unsigned index,
+                         uint64_t requested, uint64_t bytes)
 {
+    struct mb__account *account = &pool->accounts[index];
+
+    if (!account->touched)
+        touch(dev, index, account);
     account->blocks--;
     account->requested -= (int64_t)requested;
     account->allocated -= (int64_t)bytes;
@@ -224,7 +248,7 @@ bool mb__bins_malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t reque
         add_bytes(shard, bytes, -(int64_t)bytes);
         __atomic_store_n(&block->requested, requested, __ATOMIC_RELAXED);
         __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELAXED);
-        account_malloc(&pool->accounts[index], requested, bytes);
+        account_malloc(dev, pool, index, requested, bytes);
         *out = (void *)(uintptr_t)block->addr;
     }
     mb__shard_unlock(shard);
@@ -252,7 +276,7 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
     bin->count++;
     bin->used_at = shard->clock++;
     add_bytes(shard, block->bytes, (int64_t)block->bytes);
-    account_free(&block->pool->accounts[index], block->requested, block->bytes);
+    account_free(dev, block->pool, index, block->requested, block->bytes);
     return true;
 }
 

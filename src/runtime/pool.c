@@ -43,6 +43,7 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
 {
     struct mb_pool *pool = dev->spare_pools;
 
+    mb__fold(dev); /* no shard lists an account that is cleared now */
     if (pool)
         dev->spare_pools = pool->next;
     else
@@ -51,6 +52,8 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a pool");
     memset(pool, 0, sizeof(*pool));
     pool->dev = dev;
+    for (unsigned s = 0; s < MB__SHARDS; s++)
+        pool->accounts[s].pool = pool;
     pool->id = ++dev->next_pool_id;
     mb__heap_init(&pool->heap);
     pool->apart.apart = true;
@@ -467,7 +470,7 @@ enum mb_err mb__pool_set(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t 
     case MB_POOL_USED_HIGH:
         if (value)
             return mb__fail(MB_ERR_INVALID, "a high-water mark may be set to 0 only");
-        mb__fold(pool);
+        mb__fold(pool->dev);
         if (attr == MB_POOL_RESERVED_HIGH)
             pool->reserved_peak = pool->heap.total_bytes;
         else
@@ -482,7 +485,7 @@ enum mb_err mb__pool_set(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t 
 
 enum mb_err mb__pool_get(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t *value)
 {
-    mb__fold(pool);
+    mb__fold(pool->dev);
     switch (attr) {
     case MB_POOL_RELEASE_THRESHOLD:
         *value = pool->release_threshold;

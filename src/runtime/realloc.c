@@ -29,7 +29,7 @@ static void resized(struct mb_device *dev, struct mb__block *block, uint64_t req
     int64_t more_requested = (int64_t)(requested - block->requested);
     int64_t more_bytes = (int64_t)(bytes - block->bytes);
 
-    mb__fold(block->pool);
+    mb__fold(block->pool->dev);
     block->requested = requested;
     block->bytes = bytes;
     mb__account(block->pool, 0, more_requested, more_bytes);

@@ -194,14 +194,17 @@ struct mb__bin {
     uint32_t used_at; /* shard.clock of the last use */
 };
 
-/* What the warm path of one shard did to a pool's live bytes since the pool's base was last
- * changed. */
+/* What the warm path of one shard did to a pool's live bytes since they were last brought into the
+ * pool's base. Under its shard's lock. */
 struct mb__account {
     /* Live; may be negative: freed here, taken elsewhere. */
     _Alignas(MB__APART) int64_t blocks, requested, allocated;
     int64_t requested_high, allocated_high; /* largest since the last fold */
     uint64_t mallocs, frees;                /* calls since open */
     uint64_t malloc_bytes;                  /* handed out since open, after rounding */
+    struct mb_pool *pool;                   /* whose; constant while the pool is open */
+    struct mb__account *next;               /* of mb__shard.touched */
+    bool touched;                           /* on that list */
 };
 
 struct mb__shard {
@@ -211,6 +214,7 @@ struct mb__shard {
     uint32_t sample_count[2];          /* of samples[]: of malloc, of free */
     uint64_t bytes;                    /* in the bins, of blocks below MB__LARGE */
     uint64_t large_bytes;              /* of the others; also read without the lock (atomic) */
+    struct mb__account *touched;       /* differ from 0: what a slow call has to look at */
     struct {
         mb_stream native;
         struct mb__stream *stream; /* NULL: empty */
@@ -228,6 +232,11 @@ struct mb__table {
 };
 
 /* ------------------------------------------------------------------ pools and device */
+
+/* Blocks and bytes in callers' hands; both in bytes, as asked and after rounding. */
+struct mb__live {
+    int64_t blocks, requested, allocated;
+};
 
 struct mb_pool {
     /* What the warm path reads, and what the slow one writes, lie apart. */
@@ -248,8 +257,11 @@ struct mb_pool {
     uint64_t limit_bytes;       /* 0: none */
     uint64_t release_threshold; /* bytes */
     bool follow_events, opportunistic, internal_deps;
-    bool keep; /* MB_POOL_KEEP: memory and addresses stay the pool's own */
-    int64_t base_blocks, base_requested, base_allocated;    /* live, without the shards' accounts */
+    bool keep;               /* MB_POOL_KEEP: memory and addresses stay the pool's own */
+    struct mb__live base;    /* live, without what the shards' accounts say */
+    struct mb__live excess;  /* while accounts are brought in: how far one shard was above them */
+    struct mb_pool *settled; /* while accounts are brought in: next pool of which any was */
+    bool settling;           /* on that list */
     uint64_t requested_peak, allocated_peak, reserved_peak; /* reserved: heap.total_bytes */
     uint64_t stitched_live;
     struct mb__account accounts[MB__SHARDS]; /* each by its shard's lock */
@@ -287,6 +299,7 @@ struct mb_device {
     struct mb_pool *default_pool;
     struct mb__table table;
     _Alignas(MB__APART) struct mb_lock lock;
+    uint64_t touched;                         /* bit per shard that has touched accounts; atomic */
     MB_VEC(struct mb__stream *) streams;      /* by index; records live until close */
     MB_VEC(struct mb__stream *) idle_streams; /* retired, empty: to be used again */
     struct mb_tree windows;                   /* all stitched windows, by address */
@@ -295,6 +308,7 @@ struct mb_device {
     struct mb_event *events;
     struct mb_event *spare_events; /* destroyed ones, by next; kept until close, so that
                                                  their handles are known to be dead */
+    struct mb__live base;          /* sum over all pools' */
     struct mb_pool *pools;
     struct mb_pool *spare_pools; /* records of deleted ones, linked by next */
     uint32_t next_pool_id;
@@ -534,12 +548,9 @@ enum mb_err mb__pool_get(struct mb_pool *pool, enum mb_pool_attr attr, uint64_t 
 /* ------------------------------------------------------------------ stats.c */
 
 /* Live figures of a pool, shards included. Lock held. */
-struct mb__live {
-    int64_t blocks, requested, allocated;
-};
 struct mb__live mb__pool_live(struct mb_pool *pool);
 /* Brings the peaks up to date before base figures change. Lock held. */
-void mb__fold(struct mb_pool *pool);
+void mb__fold(struct mb_device *dev);
 /* Adds to the base figures of a pool and keeps the peaks. */
 void mb__account(struct mb_pool *pool, int64_t blocks, int64_t requested, int64_t allocated);
 /* After frames were taken into use / after vm or the backend may hold more or less than before. */

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Statistics. A pool's live bytes are a base, changed by the slow path, plus what each shard did
- * since.
+ * since. The warm path lists what it touches, and each slow call brings that into the bases: one
+ * shard lock and one account for each thread that did anything, however many shards, pools and
+ * streams there are.
  *
- * Peaks: the slow path takes all shards' figures before and after it changes the base. Between two
- * slow calls only the warm path acts, and each shard remembers the highest it reached; with one
- * thread the peak is exact, with several it is the largest that one of them reached while the
- * others stood as they do now.
+ * Peaks: the slow path takes the shards' figures before it changes the base. Between two slow calls
+ * only the warm path acts, and each shard remembers the highest it reached; with one thread the
+ * peak is exact, with several it is the largest that one of them reached while the others stood as
+ * they do now.
  *
  * Frames in use count bytes in bins as used: never less than the truth.
  *
@@ -15,83 +17,115 @@
 #include "runtime/runtime.h"
 #include "runtime/vmm.h"
 
-struct mb__live mb__pool_live(struct mb_pool *pool)
-{
-    struct mb__live live = {pool->base_blocks, pool->base_requested, pool->base_allocated};
-
-    for (unsigned s = 0; s < mb__shards_active(); s++) {
-        struct mb__shard *shard = &pool->dev->shards[s];
-
-        mb__shard_lock(shard);
-        live.blocks += pool->accounts[s].blocks;
-        live.requested += pool->accounts[s].requested;
-        live.allocated += pool->accounts[s].allocated;
-        mb__shard_unlock(shard);
-    }
-    return live;
-}
-
 static void lift(uint64_t *peak, int64_t value)
 {
     if (value > 0 && (uint64_t)value > *peak)
         *peak = (uint64_t)value;
 }
 
-/* Sums over pools and mappings for the device's peaks. */
-static void lift_device(struct mb_device *dev, struct mb__live extra)
+static void lift_device(struct mb_device *dev, int64_t requested, int64_t allocated)
 {
-    uint64_t mapped = mb__vmm_bytes(dev);
-    struct mb__live sum = {0, extra.requested + (int64_t)mapped, extra.allocated + (int64_t)mapped};
+    int64_t mapped = (int64_t)mb__vmm_bytes(dev);
 
-    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next) {
-        struct mb__live live = mb__pool_live(pool);
-
-        sum.requested += live.requested;
-        sum.allocated += live.allocated;
-    }
-    lift(&dev->counters.requested_peak, sum.requested);
-    lift(&dev->counters.allocated_peak, sum.allocated);
+    lift(&dev->counters.requested_peak, dev->base.requested + requested + mapped);
+    lift(&dev->counters.allocated_peak, dev->base.allocated + allocated + mapped);
 }
 
-void mb__fold(struct mb_pool *pool)
+static void add(struct mb__live *to, struct mb__live more)
 {
-    struct mb__live live = mb__pool_live(pool);
-    struct mb__live most = {0};
+    to->blocks += more.blocks;
+    to->requested += more.requested;
+    to->allocated += more.allocated;
+}
 
-    for (unsigned s = 0; s < mb__shards_active(); s++) {
-        struct mb__shard *shard = &pool->dev->shards[s];
-        struct mb__account *account = &pool->accounts[s];
-        int64_t requested, allocated;
+/* Shard's lock held. */
+static void settle_account(struct mb__account *account)
+{
+    struct mb_pool *pool = account->pool;
+    struct mb__live live = {account->blocks, account->requested, account->allocated};
+    int64_t requested = account->requested_high - live.requested;
+    int64_t allocated = account->allocated_high - live.allocated;
 
-        mb__shard_lock(shard);
-        requested = account->requested_high - account->requested;
-        allocated = account->allocated_high - account->allocated;
-        account->requested_high = account->requested;
-        account->allocated_high = account->allocated;
-        mb__shard_unlock(shard);
-        most.requested = requested > most.requested ? requested : most.requested;
-        most.allocated = allocated > most.allocated ? allocated : most.allocated;
+    add(&pool->base, live);
+    add(&pool->dev->base, live);
+    if (requested > pool->excess.requested)
+        pool->excess.requested = requested;
+    if (allocated > pool->excess.allocated)
+        pool->excess.allocated = allocated;
+    account->blocks = account->requested = account->allocated = 0;
+    account->requested_high = account->allocated_high = 0;
+    account->touched = false;
+}
+
+static struct mb_pool *settle_shard(struct mb__shard *shard, struct mb_pool *list)
+{
+    mb__shard_lock(shard);
+    while (shard->touched) {
+        struct mb__account *account = shard->touched;
+        struct mb_pool *pool = account->pool;
+
+        shard->touched = account->next;
+        settle_account(account);
+        if (!pool->settling) {
+            pool->settling = true;
+            pool->settled = list;
+            list = pool;
+        }
     }
-    lift(&pool->requested_peak, live.requested + most.requested);
-    lift(&pool->allocated_peak, live.allocated + most.allocated);
-    lift_device(pool->dev, most);
+    mb__shard_unlock(shard);
+    return list;
+}
+
+/* Brings what the warm path did into the bases. Costs what was touched, not what there is. */
+static void settle(struct mb_device *dev)
+{
+    uint64_t shards = 0;
+    struct mb_pool *list = NULL;
+    int64_t requested = 0, allocated = 0;
+
+    if (__atomic_load_n(&dev->touched, __ATOMIC_RELAXED))
+        shards = __atomic_exchange_n(&dev->touched, 0, __ATOMIC_RELAXED);
+    for (; shards; shards &= shards - 1)
+        list = settle_shard(&dev->shards[__builtin_ctzll(shards)], list);
+    for (; list; list = list->settled) {
+        struct mb__live *excess = &list->excess;
+
+        lift(&list->requested_peak, list->base.requested + excess->requested);
+        lift(&list->allocated_peak, list->base.allocated + excess->allocated);
+        requested = excess->requested > requested ? excess->requested : requested;
+        allocated = excess->allocated > allocated ? excess->allocated : allocated;
+        *excess = (struct mb__live){0};
+        list->settling = false;
+    }
+    lift_device(dev, requested, allocated);
+}
+
+struct mb__live mb__pool_live(struct mb_pool *pool)
+{
+    settle(pool->dev);
+    return pool->base;
+}
+
+void mb__fold(struct mb_device *dev)
+{
+    settle(dev);
 }
 
 void mb__account(struct mb_pool *pool, int64_t blocks, int64_t requested, int64_t allocated)
 {
-    struct mb__live live;
+    struct mb__live more = {blocks, requested, allocated};
 
-    pool->base_blocks += blocks;
-    pool->base_requested += requested;
-    pool->base_allocated += allocated;
+    if (blocks >= 0)
+        settle(pool->dev); /* its highs were reached upon the old base */
+    add(&pool->base, more);
+    add(&pool->dev->base, more);
     if (allocated > 0)
         pool->dev->counters.malloc_bytes += (uint64_t)allocated;
     if (blocks < 0)
         return;
-    live = mb__pool_live(pool);
-    lift(&pool->requested_peak, live.requested);
-    lift(&pool->allocated_peak, live.allocated);
-    lift_device(pool->dev, (struct mb__live){0});
+    lift(&pool->requested_peak, pool->base.requested);
+    lift(&pool->allocated_peak, pool->base.allocated);
+    lift_device(pool->dev, 0, 0);
 }
 
 static uint64_t frames_used(struct mb_device *dev)
@@ -122,7 +156,7 @@ void mb__note_held(struct mb_device *dev)
 
 void mb__note_usage(struct mb_device *dev)
 {
-    lift_device(dev, (struct mb__live){0});
+    settle(dev);
     mb__note_frames(dev);
     mb__note_held(dev);
 }
@@ -132,10 +166,8 @@ void mb__note_usage(struct mb_device *dev)
 static void add_pools(struct mb_device *dev, struct mb_stats *out)
 {
     for (struct mb_pool *pool = dev->pools; pool; pool = pool->next) {
-        struct mb__live live;
+        struct mb__live live = mb__pool_live(pool);
 
-        mb__fold(pool);
-        live = mb__pool_live(pool);
         out->requested_bytes += (uint64_t)live.requested;
         out->allocated_bytes += (uint64_t)live.allocated;
         out->live_blocks += (uint64_t)live.blocks;
@@ -234,10 +266,9 @@ void mb__stats_reset_peaks(struct mb_device *dev)
 {
     struct mb__counters *counters = &dev->counters;
 
-    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next) {
-        mb__fold(pool);
+    mb__fold(dev);
+    for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)
         pool->requested_peak = pool->allocated_peak = pool->reserved_peak = 0;
-    }
     counters->frames_peak = counters->reserved_peak = 0;
     counters->requested_peak = counters->allocated_peak = 0;
     for (struct mb_pool *pool = dev->pools; pool; pool = pool->next)

@@ -677,7 +677,7 @@ enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, ui
         return err;
     }
     move_to_window(&req, window, own, rest);
-    mb__fold(block->pool);
+    mb__fold(block->pool->dev);
     mb__account(block->pool, 0, (int64_t)(requested - block->requested), (int64_t)more);
     block->requested = requested;
     block->bytes = bytes;

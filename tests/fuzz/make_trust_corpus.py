@@ -71,6 +71,12 @@ def record(kind, sequence, va=0, size=0, phys=0, batch=0):
                        3, b"mb_mem_map_async")
 
 
+def audit_list(sequence, frames, count=None):
+    words = (frames + [0] * 27)[:27]
+    return struct.pack("<IIQ14IBBH13I", 0, 0, sequence, *words[:14], 255, len(frames) if count is None else count, 0,
+                       *words[14:])
+
+
 def make_audit():
     session = record(0, 1)
     life = [record(1, 2, 0x10000000, 0x400000, 0x400000), record(3, 3, 0x10000000, 0x400000, 0x400000),
@@ -88,6 +94,11 @@ def make_audit():
     write("audit", "gap", fixed + session + life[1])
     write("audit", "no_session", fixed + life[0])
     write("audit", "bad_kind", fixed + session + record(200, 2))
+    head = record(5, 2, 0x20000000, 0x200000, 0x400000, 1)
+    write("audit", "list", fixed + session + head + audit_list(3, list(range(50, 77))) + audit_list(4, [9]) + record(8, 5, batch=1))
+    write("audit", "list_without_head", fixed + session + audit_list(2, [1]))
+    write("audit", "list_too_long", fixed + session + head + audit_list(3, [1], 28))
+    write("audit", "list_empty", fixed + session + head + audit_list(3, [], 0))
     write("audit", "text", b"\x00not a log\n")
     write("audit", "many", fixed + session + b"".join(record(5, i, i << 21, 1 << 21, i << 21, 1) for i in range(2, 40)))
 

@@ -413,6 +413,73 @@ static void load_and_unload(void)
     exit(0);
 }
 
+/* With devices open the library stays until they are closed: they work on through pointers that
+ * were taken before, in the process's exit handlers too. */
+static bool leave_open; /* one device, when the process exits */
+
+static void unload_with_an_open_device(void)
+{
+    char path[4096];
+    void *library[2], *block[2] = {NULL};
+    enum mb_err (*open_it)(int, const char *, mb_device *);
+    enum mb_err (*malloc_it)(mb_device, size_t, void **);
+    enum mb_err (*fill_it)(mb_device, void *, size_t, uint64_t, mb_stream);
+    enum mb_err (*sync_it)(mb_device);
+    void (*close_it)(mb_device);
+    mb_device dev[2];
+    pid_t child;
+
+    snprintf(path, sizeof(path), "%s/lib/libmoonbright.so", getenv("MB_BUILD_DIR"));
+    library[0] = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    MUST(library[0]);
+    *(void **)&open_it = dlsym(library[0], "mb_open");
+    *(void **)&malloc_it = dlsym(library[0], "mb_malloc");
+    *(void **)&fill_it = dlsym(library[0], "mb_fill_async");
+    *(void **)&sync_it = dlsym(library[0], "mb_device_sync");
+    *(void **)&close_it = dlsym(library[0], "mb_close");
+    MUST(open_it && malloc_it && fill_it && sync_it && close_it);
+    for (int i = 0; i < 2; i++)
+        MUST(!open_it(0, "backend:sim,device_memory:128m", &dev[i]));
+    for (int round = 0; round < 3; round++) {
+        if (!round)
+            MUST(!dlclose(library[0]));
+        for (int i = 0; i < 2; i++) {
+            MUST(!malloc_it(dev[i], 5 << 20, &block[i]));
+            MUST(!fill_it(dev[i], block[i], 5 << 20, 3, NULL));
+            MUST(!sync_it(dev[i]));
+        }
+        child = fork(); /* its handlers are in the library */
+        MUST(child >= 0);
+        if (!child)
+            exit(malloc_it(dev[0], 100, &block[0]) == MB_ERR_FORKED ? 0 : 1);
+        MUST(wait_for(child) == 0);
+    }
+    /* Who closes has the library again; after the last close it goes. */
+    library[1] = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    MUST(library[1]);
+    close_it(dev[0]);
+    if (leave_open)
+        exit(0);
+    close_it(dev[1]);
+    MUST(!dlclose(library[1]));
+    MUST(!dlopen(path, RTLD_NOW | RTLD_NOLOAD));
+    exit(0);
+}
+
+TEST(library_stays_with_an_open_device)
+{
+    char path[4096];
+
+    if (!getenv("MB_BUILD_DIR"))
+        SKIP("MB_BUILD_DIR is not set: run by ctest");
+    snprintf(path, sizeof(path), "%s/lib/libmoonbright.so", getenv("MB_BUILD_DIR"));
+    if (access(path, R_OK))
+        SKIP("the shared library is not built");
+    in_child(unload_with_an_open_device);
+    leave_open = true;
+    in_child(unload_with_an_open_device);
+}
+
 TEST(library_is_unloaded)
 {
     char path[4096];

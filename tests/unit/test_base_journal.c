@@ -199,6 +199,109 @@ TEST(missing_records_are_found)
     unlink(path);
 }
 
+enum { LISTED = 1024, PIECE = 2 << 20 };
+
+static struct mb_audit_record piece_of(unsigned i)
+{
+    return (struct mb_audit_record){.kind = MB_AUDIT_MAP,
+                                    .prot = MB_PROT_READ_WRITE,
+                                    .batch = 7,
+                                    .owner = 3,
+                                    .va = UINT64_C(0x700000000000) + (uint64_t)i * PIECE,
+                                    .bytes = PIECE,
+                                    .phys = (uint64_t)(i * 389 % LISTED) * PIECE};
+}
+
+static void check_piece(void *user, const struct mb_audit_record *record)
+{
+    struct mb_audit_record want;
+    unsigned *next = user;
+
+    if (record->kind != MB_AUDIT_MAP)
+        return;
+    want = piece_of((*next)++);
+    CHECK_EQ(record->prot, want.prot);
+    CHECK_EQ(record->batch, want.batch);
+    CHECK_EQ(record->owner, want.owner);
+    CHECK_EQ(record->va, want.va);
+    CHECK_EQ(record->bytes, want.bytes);
+    CHECK_EQ(record->phys, want.phys);
+    CHECK_EQ(record->pid, getpid());
+    CHECK_STR_EQ(record->call, "mb_test");
+}
+
+/* Pieces side by side with frames anywhere share records, and are read as if they did not. */
+TEST(scattered_frames_are_listed)
+{
+    struct mb__journal *journal;
+    struct mb_audit_summary sum;
+    unsigned next = 0;
+    off_t empty;
+
+    fresh();
+    journal = open_log();
+    empty = size_of();
+    mb__caller_set("mb_test", NULL);
+    for (unsigned i = 0; i < LISTED; i++)
+        mb__journal_add(journal, piece_of(i));
+    CHECK_OK(mb__journal_flush(journal));
+    CHECK_EQ(size_of() - empty, (1 + (LISTED - 1 + 26) / 27) * MB_JOURNAL_BYTES);
+    mb__journal_close(journal);
+    CHECK_OK(mb__journal_read(path, check_piece, &next, &sum));
+    CHECK_EQ(next, LISTED);
+    CHECK_EQ(sum.records, 1 + LISTED);
+    CHECK_EQ(sum.tail_bytes, 0);
+    /* Cut inside the list: what is left is whole. */
+    CHECK_OK(truncate(path, 3 * MB_JOURNAL_BYTES));
+    next = 0;
+    CHECK_OK(mb__journal_read(path, check_piece, &next, &sum));
+    CHECK_EQ(next, 1 + 27);
+    unlink(path);
+}
+
+/* Whatever differs in more than the frame gets a record of its own, and so does what would be added
+ * to records that are in the file or that a rewind must not touch. */
+TEST(other_changes_are_not_listed)
+{
+    struct mb__journal *journal;
+    struct mb_audit_summary sum;
+    unsigned next = 0;
+    off_t before;
+    size_t mark;
+
+    fresh();
+    journal = open_log();
+    mb__caller_set("mb_test", NULL);
+    mb__journal_add(journal, piece_of(0));
+    CHECK_OK(mb__journal_flush(journal));
+    before = size_of();
+    mb__journal_add(journal, piece_of(1));
+    mark = mb__journal_mark(journal);
+    mb__journal_add(journal, piece_of(2));
+    mb__journal_add(journal, piece_of(3));
+    mb__journal_rewind(journal, mark);
+    mb__journal_add(journal, piece_of(2));
+    for (unsigned i = 3; i < 10; i++) {
+        struct mb_audit_record other = piece_of(i);
+
+        other.kind = i == 3 ? MB_AUDIT_UNMAP : MB_AUDIT_PROTECT;
+        other.prot = i == 4 ? MB_PROT_READ : other.prot;
+        other.batch += i == 5;
+        other.owner += i == 6;
+        other.va += i == 7 ? PIECE : 0;
+        other.bytes *= i == 8 ? 2 : 1;
+        other.phys += i == 9 ? 4096 : 0;
+        mb__journal_add(journal, other);
+    }
+    CHECK_OK(mb__journal_flush(journal));
+    CHECK_EQ(size_of() - before, 9 * MB_JOURNAL_BYTES);
+    mb__journal_close(journal);
+    CHECK_OK(mb__journal_read(path, check_piece, &next, &sum));
+    CHECK_EQ(next, 3);
+    CHECK_EQ(sum.records, 1 + 10);
+    unlink(path);
+}
+
 TEST(other_files_are_refused_and_left_alone)
 {
     struct mb__journal *journal = NULL;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Statistics under PyTorch's names. */
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,6 +65,98 @@ TEST(counts_of_a_pool_outlive_it)
     CHECK_EQ(rt_stats(dev).free_calls, 10);
     CHECK_EQ(value_of(dev, "allocated_bytes.all.allocated"), 40960);
     CHECK_EQ(value_of(dev, "allocated_bytes.all.freed"), 40960);
+    rt_close(dev);
+}
+
+struct worker {
+    mb_device dev;
+    mb_pool pool;
+    uint64_t bytes;
+    void *ptr;
+};
+
+static void *take_and_give(void *user)
+{
+    struct worker *w = user;
+
+    for (unsigned i = 0; i < 500; i++) {
+        if (mb_pool_malloc_async(w->pool, w->bytes, NULL, &w->ptr))
+            return w;
+        if (mb_free_async(w->dev, w->ptr, NULL))
+            return w;
+    }
+    return mb_pool_malloc_async(w->pool, w->bytes, NULL, &w->ptr) ? w : NULL;
+}
+
+/* What many threads do to many pools on the warm path is in the figures of each, and peaks are not
+ * above what was ever possible. */
+TEST(threads_and_pools_add_up)
+{
+    enum { POOLS = 5, THREADS = 70, EACH = 4096 };
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    struct worker worker[THREADS];
+    pthread_t thread[THREADS];
+    mb_pool pool[POOLS];
+    void *failed;
+
+    for (unsigned p = 0; p < POOLS; p++)
+        RT_OK(mb_pool_create(dev, &pool[p]));
+    for (unsigned t = 0; t < THREADS; t++) {
+        worker[t] = (struct worker){dev, pool[t % POOLS], EACH * (1 + t % POOLS), NULL};
+        CHECK_OK(pthread_create(&thread[t], NULL, take_and_give, &worker[t]));
+    }
+    for (unsigned t = 0; t < THREADS; t++) {
+        CHECK_OK(pthread_join(thread[t], &failed));
+        CHECK_PTR_EQ(failed, NULL);
+    }
+    RT_OK(mb_check(dev));
+    CHECK_EQ(rt_stats(dev).live_blocks, THREADS);
+    CHECK_EQ(rt_stats(dev).malloc_calls, THREADS * 501);
+    CHECK_EQ(rt_stats(dev).free_calls, THREADS * 500);
+    for (unsigned p = 0; p < POOLS; p++) {
+        uint64_t used = 0, high = 0, all = (uint64_t)THREADS / POOLS * EACH * (1 + p);
+
+        RT_OK(mb_pool_get(pool[p], MB_POOL_USED_CURRENT, &used));
+        RT_OK(mb_pool_get(pool[p], MB_POOL_USED_HIGH, &high));
+        CHECK_EQ(used, all);
+        CHECK_EQ(high, all);
+    }
+    CHECK_EQ(rt_stats(dev).allocated_peak_bytes, rt_stats(dev).allocated_bytes);
+    for (unsigned t = 0; t < THREADS; t++)
+        RT_OK(mb_free_async(dev, worker[t].ptr, NULL));
+    for (unsigned p = 0; p < POOLS; p++)
+        RT_OK(mb_pool_destroy(pool[p]));
+    CHECK_EQ(rt_stats(dev).allocated_bytes, 0);
+    rt_close(dev);
+}
+
+/* Between two slow calls, on the warm path of two pools: the peak of each pool and of the device
+ * are exact with one thread. */
+TEST(warm_peaks_are_exact)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    void *ptr[3];
+    mb_pool pool = NULL;
+    uint64_t high = 0;
+
+    RT_OK(mb_pool_create(dev, &pool));
+    for (unsigned i = 0; i < 3; i++)
+        RT_OK(mb_pool_malloc_async(pool, 8192, NULL, &ptr[i]));
+    for (unsigned i = 0; i < 3; i++)
+        RT_OK(mb_free_async(dev, ptr[i], NULL));
+    RT_OK(mb_pool_set(pool, MB_POOL_USED_HIGH, 0));
+    RT_OK(mb_stats_reset_peaks(dev));
+    for (unsigned i = 0; i < 2; i++)
+        RT_OK(mb_pool_malloc_async(pool, 8192, NULL, &ptr[i]));
+    for (unsigned i = 0; i < 2; i++)
+        RT_OK(mb_free_async(dev, ptr[i], NULL));
+    RT_OK(mb_pool_get(pool, MB_POOL_USED_HIGH, &high));
+    CHECK_EQ(high, 16384);
+    CHECK_EQ(rt_stats(dev).allocated_peak_bytes, 16384);
+    ptr[0] = rt_malloc(dev, 20 << 20, NULL); /* slow: adds to the base, not to the old high */
+    CHECK_EQ(rt_stats(dev).allocated_peak_bytes, 20 << 20);
+    RT_OK(mb_free_async(dev, ptr[0], NULL));
+    RT_OK(mb_pool_destroy(pool));
     rt_close(dev);
 }
 
