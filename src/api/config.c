@@ -25,7 +25,7 @@ static const uint64_t BY_DEFAULT = UINT64_MAX; /* a key that nobody gave */
 /* What base's parser fills. Owner: the stack of mb__config_read(). */
 struct texts {
     const char *backend, *tables, *model;
-    const char *helper_engine, *helper_wait, *helper_end, *kernels, *walk_views;
+    const char *helper_engine, *helper_wait, *helper_end, *kernels, *walk_views, *scrub;
     uint64_t helper_slice;
     int policy, growth, capture;
     uint64_t device_memory, seed, limit, home_bytes, ring_bytes, bin_bytes, window_bytes;
@@ -45,6 +45,7 @@ static const char *const engines[] = {"list", "apart", "0", "1", "2", "3", "4",
 static const char *const waits[] = {"hold", "switch", NULL};
 static const char *const ends[] = {"drop", "drain", NULL};
 static const char *const views[] = {"close", "keep", NULL};
+static const char *const scrubbers[] = {"host", "device", NULL};
 static const char *const kernel_forms[] = {"plain", "fast", NULL};
 static const char *const models[] = {"h200", "a100", "mi210", NULL};
 static const char *const policies[] = {"auto", "inline", "fresh", NULL}; /* enum mb_vm_policy */
@@ -82,6 +83,8 @@ static const struct mb_conf_key keys[] = {
      "the driver fills empty addresses before the stream gets there (cuda)"},
     {"walk_views", MB_CONF_NAME, FIELD(walk_views), 0, 0, views,
      "views of page tables after a walk (cuda)"},
+    {"scrub", MB_CONF_NAME, FIELD(scrub), 0, 0, scrubbers,
+     "who compares inline tables with the record (cuda)"},
     {"kernels", MB_CONF_NAME, FIELD(kernels), 0, 0, kernel_forms, "forms of pte_pop (cuda)"},
     {"policy", MB_CONF_CHOICE, FIELD(policy), 0, 0, policies, "how stale translations are avoided"},
     {"deferred", MB_CONF_BOOL, FIELD(deferred), 0, 0, NULL, "frames return before the invalidate"},
@@ -176,6 +179,7 @@ static void fill(const struct texts *texts, int ordinal, struct mb__config *out)
                .helper_slice_us = (uint32_t)texts->helper_slice,
                .walk_views = texts->walk_views,
                .kernels = texts->kernels,
+               .scrub = texts->scrub,
                .driver_home = texts->driver_home,
                .walk_ahead = texts->walk_ahead,
                .self_heal = texts->self_heal},

@@ -73,6 +73,8 @@ struct mb__journal {
     struct disk *buffer;    /* not written yet; aligned to a record */
     size_t count, capacity; /* of buffer: records */
     size_t head;            /* in buffer: what a list may follow; SIZE_MAX: nothing */
+    const char *head_call;  /* caller.call of the head */
+    unsigned shift;         /* log2 of the head's bytes */
     uint32_t pieces;        /* of the head and its lists */
 };
 
@@ -289,23 +291,28 @@ void mb__journal_close(struct mb__journal *journal)
     free(journal);
 }
 
+static uint64_t stream_of(const struct mb_audit_record *record)
+{
+    return record->stream ? record->stream : (uint64_t)(uintptr_t)caller.stream;
+}
+
 /* May the record be a piece of the list behind the head? */
-static bool continues(const struct mb__journal *journal, const struct disk *next)
+static bool continues(const struct mb__journal *journal, const struct mb_audit_record *next)
 {
     const struct disk *head;
 
     if (journal->head == SIZE_MAX)
         return false;
     head = &journal->buffer[journal->head];
-    return head->kind == next->kind && head->bytes == next->bytes && next->bytes &&
-           next->va == head->va + head->bytes * journal->pieces && head->batch == next->batch &&
-           head->owner == next->owner && head->prot == next->prot && head->stream == next->stream &&
-           next->phys % next->bytes == 0 && next->phys / next->bytes <= UINT32_MAX &&
-           strncmp(head->call, next->call, sizeof(head->call)) == 0;
+    return next->va == head->va + head->bytes * journal->pieces && head->bytes == next->bytes &&
+           head->kind == (uint8_t)next->kind && head->prot == (uint8_t)next->prot &&
+           head->batch == next->batch && head->owner == next->owner &&
+           head->stream == stream_of(next) && journal->head_call == caller.call &&
+           !(next->phys & (next->bytes - 1)) && next->phys >> journal->shift <= UINT32_MAX;
 }
 
 /* Puts the piece into the last list, or into a new one. False: no memory. */
-static bool add_piece(struct mb__journal *journal, const struct disk *piece)
+static bool add_piece(struct mb__journal *journal, uint64_t phys)
 {
     struct list *list = list_of(&journal->buffer[journal->count - 1]);
 
@@ -315,7 +322,7 @@ static bool add_piece(struct mb__journal *journal, const struct disk *piece)
         list = list_of(&journal->buffer[journal->count++]);
         *list = (struct list){.magic = MAGIC, .sequence = ++journal->sequence, .kind = LIST};
     }
-    *frame_in(list, list->count++) = (uint32_t)(piece->phys / piece->bytes);
+    *frame_in(list, list->count++) = (uint32_t)(phys >> journal->shift);
     journal->pieces++;
     return true;
 }
@@ -323,33 +330,39 @@ static bool add_piece(struct mb__journal *journal, const struct disk *piece)
 void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record)
 {
     struct timespec now;
-    struct disk disk = {
+    struct disk *disk;
+
+    if (continues(journal, &record) && add_piece(journal, record.phys))
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    journal->sequence++;
+    if (journal->count >= BUFFERED_MAX || !reserve(journal)) {
+        journal->lost++;
+        return;
+    }
+    /* Frame numbers of a list are addresses shifted by the head's size. */
+    journal->head =
+        record.bytes && !(record.bytes & (record.bytes - 1)) ? journal->count : SIZE_MAX;
+    journal->head_call = caller.call;
+    journal->shift = record.bytes ? (unsigned)__builtin_ctzll(record.bytes) : 0;
+    journal->pieces = 1;
+    disk = &journal->buffer[journal->count++];
+    *disk = (struct disk){
         .magic = MAGIC,
+        .sequence = journal->sequence,
+        .time_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
         .batch = record.batch,
         .va = record.va,
         .bytes = record.bytes,
         .phys = record.phys,
-        .stream = record.stream ? record.stream : (uint64_t)(uintptr_t)caller.stream,
+        .stream = stream_of(&record),
         .pid = (uint32_t)journal->pid,
         .owner = record.owner,
         .kind = (uint8_t)record.kind,
         .prot = (uint8_t)record.prot,
     };
-
     if (caller.call)
-        strncpy(disk.call, caller.call, sizeof(disk.call) - 1);
-    if (continues(journal, &disk) && add_piece(journal, &disk))
-        return;
-    clock_gettime(CLOCK_REALTIME, &now);
-    disk.time_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-    disk.sequence = ++journal->sequence;
-    if (journal->count >= BUFFERED_MAX || !reserve(journal)) {
-        journal->lost++;
-        return;
-    }
-    journal->head = journal->count;
-    journal->pieces = 1;
-    journal->buffer[journal->count++] = disk;
+        strncpy(disk->call, caller.call, sizeof(disk->call) - 1);
 }
 
 enum mb_err mb__journal_flush(struct mb__journal *journal)

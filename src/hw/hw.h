@@ -104,6 +104,7 @@ struct mb_hw_caps {
     bool tree_is_ours;   /* vm builds directories with table_alloc + MB_HW_DIR; else tree_adopt */
     bool home_by_driver; /* slab_acquire maps at home itself */
     bool host_blocking;  /* entries are written by the vendor driver: submit costs host time */
+    bool device_scrub;   /* scrub_slots() may be called, where there is one */
     bool neighbours_cached;   /* a walk caches an aligned group of slots, valid or not (NVIDIA) */
     unsigned group_slots;     /* 16 on NVIDIA, 1 elsewhere */
     bool fresh_is_default;    /* always-fresh is the better default policy here */
@@ -138,6 +139,7 @@ struct mb_hw_config {
     const char *helper_wait;   /* of prepared invalidates: "hold" (default) or "switch" */
     const char *helper_end;    /* of prepared invalidates at close: "drop" (default), "drain" */
     const char *walk_views;    /* of page tables: "close" (default) or "keep" */
+    const char *scrub;         /* of inline tables, by: "host" (default) or "device" */
     const char *kernels;       /* "plain" (default) or "fast": forms of pte_pop's waits */
     char profile[256];         /* file of measured facts (hw/profile.h); "": built-in knowledge */
 };
@@ -225,7 +227,7 @@ struct mb_hw_ops {
     enum mb_err (*submit_fence)(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
                                 const struct mb_hw_cmd *cmds, unsigned count,
                                 struct mb_hw_fence *done);
-    /* Optional (NULL: vm reads the slots and compares). The device compares slots [first, first +
+    /* Optional (NULL, or caps.device_scrub not set: vm reads the slots and compares). The device compares slots [first, first +
      * count) of a view as they are in memory now with `want`; host blocking. *differing counts all
      * that differ, wrong[] gets the first `capacity` found, as offsets from `first`, in any order.
      */

@@ -29,6 +29,9 @@ static enum mb_err check_pool_bytes(struct mb_pool *pool)
         if (!pool->lanes[i])
             continue;
         free_bytes += pool->lanes[i]->free_bytes;
+        if ((pool->held[i / 64] >> i % 64 & 1) != (pool->lanes[i]->free_bytes != 0))
+            return mb__fail(MB_ERR_CORRUPT, "pool %u: the index of lanes is wrong at %u", pool->id,
+                            i);
         err = mb__lane_check(pool->lanes[i]);
     }
     if (err)

@@ -121,12 +121,16 @@ static void lane_insert(struct mb__lane *lane, struct mb__node *node)
         mb__tree_insert(&lane->by_edge, &node->by_edge, node->addr, 0);
     lane->free_bytes += node->bytes;
     lane->whole_bytes += whole_of(node);
+    if (lane->held)
+        *lane->held |= lane->bit;
 }
 
 static void lane_erase(struct mb__node *node)
 {
     node->lane->free_bytes -= node->bytes;
     node->lane->whole_bytes -= whole_of(node);
+    if (!node->lane->free_bytes && node->lane->held)
+        *node->lane->held &= ~node->lane->bit;
     mb__tree_erase(&node->lane->by_size, &node->by_size);
     if (mb__node_touches(node))
         mb__tree_erase(&node->lane->by_edge, &node->by_edge);

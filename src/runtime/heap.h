@@ -33,6 +33,8 @@ struct mb__lane {
     uint64_t free_bytes;    /* sum over them */
     uint64_t whole_bytes;   /* sum over them of the whole frames inside; the rest are fragments */
     void *owner;            /* the stream's record; NULL: usable by anybody */
+    uint64_t *held;         /* word with `bit`, set while free_bytes is not 0; NULL: none */
+    uint64_t bit;           /* of the pool's index of lanes */
     bool apart;             /* its nodes are never joined: each has an order of its own */
 };
 

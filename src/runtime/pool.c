@@ -35,6 +35,7 @@ static void pool_discard(struct mb_pool *pool)
     for (uint32_t i = 0; i < pool->lane_count; i++)
         free(pool->lanes[i]);
     free(pool->lanes);
+    free(pool->held);
     pool->next = pool->dev->spare_pools;
     pool->dev->spare_pools = pool;
 }

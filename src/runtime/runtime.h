@@ -249,8 +249,9 @@ struct mb_pool {
     struct mb__lane ready;   /* usable by anybody */
     struct mb__lane apart;   /* several streams each */
     struct mb__lane **lanes; /* by stream index; NULL entries: nothing yet */
-    uint32_t lane_count;
-    struct mb_tree windows; /* cached ones */
+    uint64_t *held;          /* bit per lane: it has free bytes; as many as lane_count; owned */
+    uint32_t lane_count;     /* a multiple of 64 */
+    struct mb_tree windows;  /* cached ones */
     struct mb__window *window_oldest, *window_newest;
     uint64_t window_bytes; /* of cached ones */
     uint64_t window_serial;

@@ -239,27 +239,46 @@ struct mb__order *mb__order_new(const struct mb__order *uses, struct mb__stream 
 
 /* ------------------------------------------------------------------ lanes */
 
+/* Room for the lane of a stream, and for its bit. */
+static bool grow_lanes(struct mb_pool *pool, uint32_t index)
+{
+    uint32_t count = (index / 64 + 1) * 64;
+    struct mb__lane **lanes = realloc(pool->lanes, count * sizeof(struct mb__lane *));
+    uint64_t *held;
+
+    if (!lanes)
+        return false;
+    pool->lanes = lanes;
+    held = realloc(pool->held, count / 64 * sizeof(*held));
+    if (!held)
+        return false;
+    pool->held = held;
+    memset(lanes + pool->lane_count, 0, (count - pool->lane_count) * sizeof(struct mb__lane *));
+    memset(held + pool->lane_count / 64, 0, (count - pool->lane_count) / 64 * sizeof(*held));
+    for (uint32_t i = 0; i < pool->lane_count; i++)
+        if (lanes[i])
+            lanes[i]->held = &held[i / 64];
+    pool->lane_count = count;
+    return true;
+}
+
 enum mb_err mb__pool_lane(struct mb_pool *pool, struct mb__stream *stream, struct mb__lane **out)
 {
     if (!stream) {
         *out = &pool->ready;
         return MB_OK;
     }
-    if (stream->index >= pool->lane_count) {
-        uint32_t count = stream->index + 8;
-        struct mb__lane **lanes = realloc(pool->lanes, count * sizeof(struct mb__lane *));
-
-        if (!lanes)
-            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the lanes of a pool");
-        memset(lanes + pool->lane_count, 0, (count - pool->lane_count) * sizeof(struct mb__lane *));
-        pool->lanes = lanes;
-        pool->lane_count = count;
-    }
+    if (stream->index >= pool->lane_count && !grow_lanes(pool, stream->index))
+        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the lanes of a pool");
     if (!pool->lanes[stream->index]) {
-        pool->lanes[stream->index] = calloc(1, sizeof(struct mb__lane));
-        if (!pool->lanes[stream->index])
+        struct mb__lane *lane = calloc(1, sizeof(*lane));
+
+        if (!lane)
             return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a lane of a pool");
-        pool->lanes[stream->index]->owner = stream;
+        lane->owner = stream;
+        lane->held = &pool->held[stream->index / 64];
+        lane->bit = UINT64_C(1) << stream->index % 64;
+        pool->lanes[stream->index] = lane;
     }
     *out = pool->lanes[stream->index];
     return MB_OK;
@@ -284,21 +303,38 @@ static bool promote_lane(struct mb_pool *pool, struct mb__lane *lane)
     return moved;
 }
 
+/* Index of the next stream, from `from` on, whose order may keep bytes of the pool; the number of
+ * streams when there is none. Bytes that are apart may wait for any. */
+static uint32_t next_holder(const struct mb_pool *pool, uint32_t from)
+{
+    uint32_t streams = (uint32_t)pool->dev->streams.count;
+    uint64_t word;
+
+    if (pool->apart.free_bytes)
+        return from;
+    for (uint32_t i = from; i < pool->lane_count; i = (i / 64 + 1) * 64) {
+        word = pool->held[i / 64] >> i % 64;
+        if (word)
+            return i + (uint32_t)__builtin_ctzll(word);
+    }
+    return streams;
+}
+
 bool mb__promote(struct mb_pool *pool, bool record)
 {
     struct mb_device *dev = pool->dev;
+    uint32_t streams = (uint32_t)dev->streams.count;
     bool moved = false;
 
     /* That work has finished says nothing about the replays of a graph. */
     if (pool->keep)
         return false;
-    for (uint32_t i = 0; i < dev->streams.count; i++) {
+    for (uint32_t i = next_holder(pool, 0); i < streams; i = next_holder(pool, i + 1)) {
         struct mb__stream *stream = dev->streams.data[i];
         struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;
-        bool holds = (lane && lane->free_bytes) || pool->apart.free_bytes;
 
         mb__stream_poll(dev, stream);
-        if (record && holds)
+        if (record)
             (void)mb__stream_cover(dev, stream);
         mb__stream_poll(dev, stream);
         if (lane && lane->free_bytes)
@@ -333,16 +369,12 @@ static bool wait_for(struct mb_device *dev, struct mb__stream *stream, struct mb
 bool mb__wait_for_others(struct mb_pool *pool, struct mb__stream *stream)
 {
     struct mb_device *dev = pool->dev;
+    uint32_t streams = (uint32_t)dev->streams.count;
     bool waited = false;
 
-    for (uint32_t i = 0; i < dev->streams.count; i++) {
-        struct mb__stream *other = dev->streams.data[i];
-        struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;
-
-        if (other == stream || !((lane && lane->free_bytes) || pool->apart.free_bytes))
-            continue;
-        waited |= wait_for(dev, stream, other);
-    }
+    for (uint32_t i = next_holder(pool, 0); i < streams; i = next_holder(pool, i + 1))
+        if (dev->streams.data[i] != stream)
+            waited |= wait_for(dev, stream, dev->streams.data[i]);
     return waited;
 }
 

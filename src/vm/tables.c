@@ -250,7 +250,7 @@ static enum mb_err compare_view(struct scrub *scrub, const struct mb__region *re
                                 const struct mb_hw_view *view)
 {
     uint32_t slots = (uint32_t)(view->bytes >> region->leaf_shift);
-    bool device = scrub->vm->hw->ops->scrub_slots != NULL;
+    bool device = scrub->vm->hw->caps.device_scrub && scrub->vm->hw->ops->scrub_slots;
     uint32_t most = device ? SCRUB_MOST : AT_ONCE;
     enum mb_err err = MB_OK;
 

@@ -71,39 +71,54 @@ static uint32_t owner_of(struct mb_vm *vm, uint32_t pfn)
     return frame ? vm->homes[frame->home].owner : 0;
 }
 
-static struct mb_audit_record change(struct mb_vm *vm, const struct mb__log *log,
-                                     enum mb_audit_kind kind, uint32_t pfn, enum mb_prot prot)
+/* One change of a batch; several that go on in addresses and frames are one. */
+struct change {
+    enum mb_audit_kind kind;
+    enum mb_prot prot;
+    uint32_t owner;
+    uint64_t va, bytes, phys; /* bytes 0: none */
+};
+
+static struct change change(struct mb_vm *vm, const struct mb__log *log, enum mb_audit_kind kind,
+                            uint32_t pfn, enum mb_prot prot)
 {
     const struct mb__region *region = &vm->region[log->region];
 
-    return (struct mb_audit_record){
-        .kind = kind,
-        .prot = prot,
-        .batch = vm->batch.number,
-        .owner = owner_of(vm, pfn),
-        .va = mb__slot_va(region, log->slot).addr,
-        .bytes = UINT64_C(1) << region->leaf_shift,
-        .phys = mb__phys_of_pfn((mb_pfn){pfn}),
-    };
+    return (struct change){kind,
+                           prot,
+                           owner_of(vm, pfn),
+                           mb__slot_va(region, log->slot).addr,
+                           UINT64_C(1) << region->leaf_shift,
+                           mb__phys_of_pfn((mb_pfn){pfn})};
+}
+
+static void add(struct mb_vm *vm, const struct change *change)
+{
+    if (change->bytes)
+        mb__journal_add(vm->journal, (struct mb_audit_record){.kind = change->kind,
+                                                              .prot = change->prot,
+                                                              .batch = vm->batch.number,
+                                                              .owner = change->owner,
+                                                              .va = change->va,
+                                                              .bytes = change->bytes,
+                                                              .phys = change->phys});
 }
 
 /* Joins the change to the one before it, or adds that one. */
-static void join(struct mb_vm *vm, struct mb_audit_record *last, struct mb_audit_record next)
+static void join(struct mb_vm *vm, struct change *last, struct change next)
 {
-    if (last->bytes && last->kind == next.kind && last->prot == next.prot &&
-        last->owner == next.owner && last->va + last->bytes == next.va &&
-        last->phys + last->bytes == next.phys) {
+    if (last->phys + last->bytes == next.phys && last->va + last->bytes == next.va && last->bytes &&
+        last->kind == next.kind && last->prot == next.prot && last->owner == next.owner) {
         last->bytes += next.bytes;
         return;
     }
-    if (last->bytes)
-        mb__journal_add(vm->journal, *last);
+    add(vm, last);
     *last = next;
 }
 
 static void add_changes(struct mb_vm *vm, bool old)
 {
-    struct mb_audit_record last = {0};
+    struct change last = {.bytes = 0};
 
     for (size_t i = 0; i < vm->batch.log.count; i++) {
         const struct mb__log *log = &vm->batch.log.data[i];
@@ -119,8 +134,7 @@ static void add_changes(struct mb_vm *vm, bool old)
         else if (!old && same && prot != mb__slot_prot(log->old_flags))
             join(vm, &last, change(vm, log, MB_AUDIT_PROTECT, slot->pfn, prot));
     }
-    if (last.bytes)
-        mb__journal_add(vm->journal, last);
+    add(vm, &last);
 }
 
 enum mb_err mb__trail_plan(struct mb_vm *vm)

@@ -77,6 +77,21 @@ static void damage(struct scrubber *s, struct mb_hw_stream *stream, const uint32
     gt_sync(s->t, stream);
 }
 
+/* What the backend's own use of the kernel names (scrub:device), all of it among the damaged. */
+static uint32_t backend_names(struct scrubber *s, const uint32_t *slot, uint32_t count)
+{
+    struct gt *t = s->t;
+    uint32_t wrong[NAMED], differing = 0, known = 0;
+
+    GT_OK(t->hw->ops->scrub_slots(t->hw, &t->view, 0, t->slots,
+                                  (const struct mb_scrub_want *)(void *)s->want.host, wrong, NAMED,
+                                  &differing));
+    for (uint32_t i = 0; i < differing && i < NAMED; i++)
+        for (uint32_t k = 0; k < count; k++)
+            known += wrong[i] == slot[k];
+    return known == differing ? differing : UINT32_MAX;
+}
+
 int gt_test_scrub(void)
 {
     uint64_t seed = gt_arg_u64("seed", (uint64_t)gt_now_us()), found = 0;
@@ -114,6 +129,7 @@ int gt_test_scrub(void)
                 4 * ((uint32_t)mb__rng_below(&rng, t.slots / 4 / 64) + i * (t.slots / 4 / 64));
         damage(&s, stream, slot, count);
         GT_CHECK(scrub(&s, stream, NULL) == count);
+        GT_CHECK(backend_names(&s, slot, count) == count);
         found += count;
         for (uint32_t i = 0; i < count; i++) { /* repair */
             gt_map(&t, stream, slot[i], 1, &t.pfn[slot[i]], t.tmpl_rw, true);

@@ -10,6 +10,7 @@
 #define MB_TESTS_RUNTIME_RIG_H
 
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "moonbright.h"
 #include "test.h"
@@ -27,9 +28,10 @@
 
 static inline __attribute__((unused)) mb_device rt_open(const char *config)
 {
+    const char *ordinal = getenv("MB_TEST_ORDINAL"); /* another device's: tests/field/beside */
     mb_device dev = NULL;
 
-    RT_OK(mb_open(0, config, &dev));
+    RT_OK(mb_open(ordinal ? atoi(ordinal) : 0, config, &dev));
     return dev;
 }
 

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -134,8 +135,11 @@ TEST(sessions_after_crashes)
     for (unsigned i = 1; i <= 8; i++) {
         kill_one(mb_test_random(&state));
         if (i == 4) { /* as after a power failure */
-            CHECK_OK(mb_audit_read(path, NULL, NULL, &sum));
-            CHECK_EQ(truncate(path, (off_t)(sum.records * 128 - 50)), 0);
+            struct stat st;
+
+            CHECK_EQ(stat(path, &st), 0);
+            CHECK_EQ(st.st_size % 128, 0);
+            CHECK_EQ(truncate(path, st.st_size - 50), 0);
         }
         if (audit_replay(path, &last, &sum, text, sizeof(text)))
             FAIL("after crash %u: %s", i, text);

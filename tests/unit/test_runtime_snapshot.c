@@ -2,6 +2,7 @@
 /* Snapshots: python's pickle and the command's own reader read them, and they hold what is true. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "support/runtime_rig.h"
@@ -87,6 +88,31 @@ TEST(segments_and_history_are_one_consistent_story)
     judge(dev, path, true);
     rt_close(dev);
     unlink(path);
+}
+
+/* PyTorch's own reader: what only a viewer would stumble over. */
+TEST(pytorch_opens_it)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:128m,history:100000");
+    uint64_t random = mb_test_seed() + 2;
+    void *blocks[BLOCKS] = {NULL};
+    const char *source = getenv("MB_SOURCE_DIR");
+    char path[512], command[1024];
+    int status;
+
+    path_of("viewer", path, sizeof(path));
+    work(dev, &random, blocks, 400);
+    RT_OK(mb_snapshot(dev, path));
+    snprintf(command, sizeof(command), "python3 '%s/tests/unit/snapshot_viewer.py' '%s' %llu",
+             source ? source : ".", path, (unsigned long long)rt_stats(dev).allocated_bytes);
+    status = system(command);
+    free_all(dev, blocks);
+    rt_close(dev);
+    unlink(path);
+    CHECK(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 77)
+        SKIP("no PyTorch here; MB_TORCH_PYTHON=path of an interpreter that has it");
+    CHECK_EQ(WEXITSTATUS(status), 0);
 }
 
 TEST(a_short_history_keeps_the_last_events)

@@ -17,6 +17,7 @@
  *   work.c       fill, verify, copy            pages.c     device memory read over BAR1
  *   late.c       libcuda was there before us   got.c       redirected imports
  *   peer.c       access of other GPUs, by the driver
+ *   scrub.c      leaf tables compared with the record by a kernel
  *
  * LOCKING   Order, outermost first: device registry (lifetime.c), dev->table_lock, stream->lock,
  *           dev->stream_lock, a queue's own lock. libcuda is never called under the registry lock,
@@ -158,6 +159,15 @@ struct mb_cuda_kept_view {
     struct nvrm_cpu_map map;
 };
 
+/* What the scrubber keeps between two comparisons. vm's lock. */
+struct mb_cuda_scrub {
+    cu_function kernel; /* NULL: not loaded yet, as the stream */
+    cu_stream stream;
+    struct mb_scrub_want *want; /* pinned: the record, behind it the count and the named slots */
+    cu_ptr device;              /* the same for the device */
+    uint32_t slots, named;      /* room for */
+};
+
 struct mb_cuda {
     struct mb_hw_dev base; /* first */
     const struct mb_cuda_driver *cu;
@@ -238,8 +248,10 @@ struct mb_cuda {
 
     _Atomic uint64_t batches, entries, invalidates;
     bool force;
-    bool early_maps;         /* driver tables; constant after open */
-    bool fast;               /* kernels: shorter waits; constant after open */
+    bool early_maps;   /* driver tables; constant after open */
+    bool fast;         /* kernels: shorter waits; constant after open */
+    bool scrub_device; /* inline: tables are compared by a kernel; constant after open */
+    struct mb_cuda_scrub scrub;
     uint32_t param_frames;   /* inline: longest list that travels in launch parameters */
     _Atomic unsigned queues; /* isolated: helper channels of streams */
     bool targeted;           /* isolated: invalidate only the range that a batch names */
@@ -422,6 +434,13 @@ void mb__cuda_unregister(struct mb_cuda *dev);
 bool mb__cuda_forked(void);
 /* What the observer tells before libcuda takes something away. */
 void mb__cuda_guard(const struct mb_cuda_loss *loss);
+
+/* --- scrub.c: hw->scrub_slots --- */
+enum mb_err mb__cuda_scrub_slots(struct mb_hw_dev *hw, const struct mb_hw_view *view,
+                                 uint32_t first, uint32_t count, const struct mb_scrub_want *want,
+                                 uint32_t *wrong, uint32_t capacity, uint32_t *differing);
+/* Context current, no comparison under way. */
+void mb__cuda_scrub_fini(struct mb_cuda *dev);
 
 /* --- work.c --- */
 enum mb_err mb__cuda_fill(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb_va va,

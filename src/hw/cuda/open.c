@@ -301,6 +301,7 @@ static void fill_caps(struct mb_cuda *dev, size_t total)
     c->kind = dev->space.kind;
     c->home_by_driver = true;
     c->host_blocking = driver;
+    c->device_scrub = dev->scrub_device && dev->tables == MB_CUDA_INLINE;
     c->neighbours_cached = !driver;
     c->group_slots = driver ? 1 : 16;
     c->total_bytes = dev->limit_bytes < total ? dev->limit_bytes : total;
@@ -381,6 +382,7 @@ enum mb_err mb__cuda_open(const struct mb_hw_config *config, struct mb_hw_dev **
     dev->owner_pid = getpid();
     dev->force = config->force;
     dev->early_maps = config->early_maps;
+    dev->scrub_device = config->scrub && strcmp(config->scrub, "device") == 0;
     dev->param_frames = MB_POP_LIST_XL;
     dev->limit_bytes = config->device_memory_bytes ? config->device_memory_bytes : UINT64_MAX;
     atomic_flag_clear(&dev->views_busy);
@@ -468,6 +470,7 @@ static void close_live(struct mb_cuda *dev)
         (void)dev->cu->unreserve(dev->list_va, MB_FRAME_BYTES);
     mb__cuda_discover_undo(dev);
     mb__cuda_lists_free(dev);
+    mb__cuda_scrub_fini(dev);
     close_context(dev);
 }
 
@@ -533,6 +536,7 @@ static const struct mb_hw_ops ops = {
     .health = health,
     .read_slots = mb__cuda_read_slots,
     .submit_fence = mb__cuda_submit_fence,
+    .scrub_slots = mb__cuda_scrub_slots,
     .peer_access = mb__cuda_peer_access,
     .stream_capturing = mb__cuda_stream_capturing,
 };

@@ -73,6 +73,7 @@ static void fill_caps(struct sim_dev *dev)
     caps->fresh_is_default = !dev->driver_home && !dev->walk_ahead;
     caps->home_by_driver = dev->driver_home;
     caps->host_blocking = dev->driver_tables;
+    caps->device_scrub = true;
     caps->neighbours_cached = m->group_slots > 1;
     caps->group_slots = m->group_slots;
     caps->total_bytes = dev->mem.bytes;
