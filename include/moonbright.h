@@ -540,8 +540,8 @@ typedef void (*mb_audit_visit)(void *user, const struct mb_audit_record *record)
 
 struct mb_audit_summary {
     uint64_t records, sessions; /* records: as many as were visited */
-    uint64_t tail_bytes; /* torn end of the file, not read */
-    bool closed;         /* the last session ended with mb_close() */
+    uint64_t tail_bytes;        /* torn end of the file, not read */
+    bool closed;                /* the last session ended with mb_close() */
 };
 /* Reads a log that the configuration key audit:PATH made, in order; needs no device. `visit` and
  * `out` may be NULL. MB_ERR_IO, MB_ERR_PARSE (no log), MB_ERR_CORRUPT (damaged before its end).

@@ -25,7 +25,7 @@ static struct {
     pid_t pid;
     mb_device dev;
     mb_stream stream[2];
-    bool stop; /* atomic */
+    bool stop;       /* atomic */
     uint64_t rounds; /* atomic */
 } neighbour;
 
