@@ -52,9 +52,9 @@ static enum mb_err no_room(const struct mb__vmm *vmm)
 
 static inline enum mb_err log_change(struct mb__vmm *vmm, struct change change)
 {
-    struct change *last = vmm->log.data + vmm->log.count - 1;
+    struct change *last = vmm->log.count ? &vmm->log.data[vmm->log.count - 1] : NULL;
 
-    if (vmm->log.count && last->where == change.where && last->empty == change.empty &&
+    if (last && last->where == change.where && last->empty == change.empty &&
         last->first + last->count == change.first)
         last->count += change.count;
     else if (!MB_VEC_PUSH(&vmm->log, change))

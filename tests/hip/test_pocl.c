@@ -13,6 +13,15 @@
 #include "hw/sim/dev.h"
 #include "support/runtime_rig.h"
 
+#ifdef __SANITIZE_ADDRESS__
+/* PoCL and the compiler in it keep what they allocate until the process ends; ours is still checked. */
+const char *__lsan_default_suppressions(void);
+const char *__lsan_default_suppressions(void)
+{
+    return "leak:libpocl\nleak:libLLVM\n";
+}
+#endif
+
 /* ------------------------------------------------------------ the part of OpenCL that is used */
 
 typedef struct cl_object *cl_handle;
