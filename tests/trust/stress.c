@@ -143,14 +143,23 @@ static bool work(struct worker *w)
     return true;
 }
 
+/* Before any thread runs: on a tight device, blocks of the first ones could take what a later one
+ * needs for its window. */
+static bool prepare(struct worker *w, struct stress *s, uint64_t random)
+{
+    w->all = s;
+    w->random = random | 1;
+    return OK(mb_event_create(s->dev, &w->event)) &&
+           OK(mb_mem_create(s->dev, PAGES / 2 * (uint64_t)PAGE, &w->mem)) &&
+           OK(mb_mem_reserve(s->dev, PAGES * (uint64_t)PAGE, 0, (void **)&w->va));
+}
+
 static void *worker_run(void *user)
 {
     struct worker *w = user;
     mb_device dev = w->all->dev;
 
-    if (OK(mb_event_create(dev, &w->event)) &&
-        OK(mb_mem_create(dev, PAGES / 2 * (uint64_t)PAGE, &w->mem)) &&
-        OK(mb_mem_reserve(dev, PAGES * (uint64_t)PAGE, 0, (void **)&w->va)) && work(w)) {
+    if (work(w)) {
         (void)OK(mb_mem_unreserve(dev, w->va, PAGES * (uint64_t)PAGE));
         (void)OK(mb_mem_release(dev, w->mem));
         (void)OK(mb_event_destroy(dev, w->event));
@@ -196,9 +205,11 @@ int stress_run(const struct stress_plan *plan, struct stress_sum *sum)
         if (!OK(mb_stream_create(s.dev, &s.stream[i])))
             return 1;
     }
+    for (unsigned i = 0; i < STRESS_THREADS; i++) {
+        if (!prepare(&worker[i], &s, (plan->seed + i + 1) * UINT64_C(0x9e3779b97f4a7c15)))
+            return 1;
+    }
     for (; started < STRESS_THREADS; started++) {
-        worker[started].all = &s;
-        worker[started].random = (plan->seed + started + 1) * UINT64_C(0x9e3779b97f4a7c15) | 1;
         if (pthread_create(&thread[started], NULL, worker_run, &worker[started]))
             break;
     }
