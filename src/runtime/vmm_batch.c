@@ -102,17 +102,18 @@ enum mb_err mb__batch_note(struct mb__vmm *vmm, struct reservation *where, uint3
 
 void mb__batch_undo(struct mb__vmm *vmm)
 {
-    const struct page *old = vmm->saved.data + vmm->saved.count;
+    size_t saved = vmm->saved.count;
 
     for (size_t i = vmm->log.count; i-- > 0;) {
         const struct change *change = &vmm->log.data[i];
+        struct page *pages = &change->where->pages[change->first];
 
         if (change->empty) {
-            memset(&change->where->pages[change->first], 0, change->count * sizeof(*old));
+            memset(pages, 0, change->count * sizeof(*pages));
             continue;
         }
-        old -= change->count;
-        memcpy(&change->where->pages[change->first], old, change->count * sizeof(*old));
+        saved -= change->count;
+        memcpy(pages, &vmm->saved.data[saved], change->count * sizeof(*pages));
     }
     MB_VEC_CLEAR(&vmm->log);
 }
