@@ -11,7 +11,6 @@
 #include "evidence.h"
 #include "page.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -21,6 +20,7 @@
 
 #include "bench_rows.h"
 #include "data.h"
+#include "output_file.h"
 
 #include "moonbright.h"
 
@@ -285,31 +285,14 @@ static void run_job(struct all *all, unsigned at)
 
 /* ------------------------------------------------------------ output */
 
-static FILE *open_output(const char *path)
-{
-    FILE *file = strcmp(path, "-") ? fopen(path, "w") : stdout;
-
-    if (!file)
-        cli_fail(CLI_FAILED, "bench all", "%.200s cannot be written: %s", path, strerror(errno));
-    return file;
-}
-
-static int close_output(FILE *file, const char *path)
-{
-    bool bad = fflush(file) || ferror(file);
-
-    if (file != stdout)
-        bad = fclose(file) || bad;
-    return bad ? cli_fail(CLI_FAILED, "bench all", "writing %.200s failed", path) : CLI_OK;
-}
-
 static int write_json(struct all *all, const char *when)
 {
-    FILE *file = open_output(all->json_path);
-    struct json_writer w = {.out = file};
+    struct output_file file;
+    struct json_writer w = {.out = NULL};
 
-    if (!file)
+    if (output_open(&file, "bench all", all->json_path))
         return CLI_FAILED;
+    w.out = file.out;
     json_object(&w, NULL);
     json_text(&w, "bench", "all");
     json_text(&w, "version", mb_version());
@@ -321,7 +304,7 @@ static int write_json(struct all *all, const char *when)
     figures_json(&all->set, &w);
     json_end_object(&w);
     json_finish(&w);
-    return close_output(file, all->json_path);
+    return output_close(&file);
 }
 
 static int write_html(struct all *all, const char *when)
@@ -331,12 +314,12 @@ static int write_html(struct all *all, const char *when)
                                      .version = mb_version(),
                                      .time = when,
                                      .failed = all->failed};
-    FILE *file = open_output(all->html);
+    struct output_file file;
 
-    if (!file)
+    if (output_open(&file, "bench all", all->html))
         return CLI_FAILED;
-    report_write(file, &all->set, &head);
-    return close_output(file, all->html);
+    report_write(file.out, &all->set, &head);
+    return output_close(&file);
 }
 
 static int finish(struct all *all)
@@ -441,6 +424,22 @@ static int take_includes(struct all *all, int *argc, char **argv)
     return CLI_OK;
 }
 
+/* Before minutes of work, not after them. */
+static int check_outputs(const struct all *all)
+{
+    int code = CLI_OK;
+
+    if (all->html && all->json_path && output_same(all->html, all->json_path))
+        return cli_fail(CLI_BAD_INPUT, "bench all",
+                        "--html and --json both name %.200s; one would write over the other",
+                        all->html);
+    if (all->html)
+        code = output_check("bench all", all->html);
+    if (!code && all->json_path)
+        code = output_check("bench all", all->json_path);
+    return code;
+}
+
 static int run(int argc, char **argv)
 {
     static struct all all; /* large, and a process runs one */
@@ -465,6 +464,9 @@ static int run(int argc, char **argv)
                         argv[1]);
     if (!all.html && !all.json_path)
         return cli_fail(CLI_BAD_INPUT, "bench all", "say where to: --html FILE, --json FILE");
+    code = check_outputs(&all);
+    if (code)
+        return code;
     all.backend = all.backend ? all.backend : chosen_backend();
     all.cuda = strcmp(all.backend, "cuda") == 0;
     snprintf(all.device_text, sizeof(all.device_text), "%u", all.device);

@@ -56,7 +56,7 @@ static void tell_text(const struct compare_row *row)
     const struct figure *f = row->old_figure ? row->old_figure : row->new_figure;
     char at[CLI_NUMBER_MAX] = "";
 
-    if (strcmp(f->x_unit, "bytes") == 0)
+    if (strcmp(f->x_unit, "bytes") == 0 && f->x >= 0 && f->x < 1.8e19)
         cli_format_bytes((uint64_t)f->x, at);
     else if (!isnan(f->x))
         snprintf(at, sizeof(at), "%g %.10s", f->x, f->x_unit);

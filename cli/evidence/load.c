@@ -86,6 +86,14 @@ static void set_origin(struct loader *l, const struct json_value *head)
 
 /* ------------------------------------------------------------ rows of times */
 
+/* A count that a file tells; what is none is 0. */
+static unsigned count_of(const struct json_value *row, const char *key)
+{
+    double value = json_number(row, key, 0);
+
+    return value >= 0 && value <= 4294967295.0 ? (unsigned)value : 0;
+}
+
 static void spread(struct loader *l, struct figure f, const char *metric,
                    const struct json_value *times)
 {
@@ -161,7 +169,7 @@ static void devices_of(struct figure *f, double bytes, char what[64])
     char name[24], size[CLI_NUMBER_MAX];
     unsigned devices;
 
-    if (sscanf(f->what, "%23[a-z] x%u", name, &devices) != 2)
+    if (sscanf(f->what, "%23[a-z] x%u", name, &devices) != 2 || !(bytes >= 0 && bytes < 1.8e19))
         return;
     /* As the published figures are called. */
     snprintf(what, 64, "%s %s", name,
@@ -198,7 +206,7 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
     f.x_unit = bytes > 0 ? "bytes" : "";
     if (strcmp(f.experiment, "scale") == 0)
         devices_of(&f, bytes, what);
-    f.samples = (unsigned)json_number(row, "samples", 0);
+    f.samples = count_of(row, "samples");
     f.kind = json_truth(row, "modelled", false) ? FIGURE_MODELLED : FIGURE_MEASURED;
     f.origin = l->origin_index;
     spread(l, f, "host", json_get(row, "host_us"));
@@ -214,15 +222,27 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
 
 /* ------------------------------------------------------------ traces */
 
+/* "derived/gpt2-xl.csv.gz" is "gpt2-xl, derived", by the row or by the command: recorded traces have
+ * the same names. */
+static void name_of_trace(const struct loader *l, const char *trace, char name[80])
+{
+    const char *slash = strrchr(trace, '/');
+    char path[80];
+
+    snprintf(name, 80, "%.60s", slash ? slash + 1 : trace);
+    name[strcspn(name, ".")] = '\0';
+    snprintf(path, sizeof(path), "derived/%.60s.", name);
+    if (*name && (strstr(trace, path) || strstr(l->command, path)))
+        snprintf(name + strlen(name), 80 - strlen(name), ", derived");
+}
+
 static void efficiency(struct loader *l, const struct json_value *row, const char *experiment,
                        enum figure_kind kind, const char *how)
 {
     struct figure f = figure_blank();
-    const char *trace = json_string(row, "trace", ""), *slash = strrchr(trace, '/');
-    char what[64];
+    char what[80];
 
-    snprintf(what, sizeof(what), "%.60s", slash ? slash + 1 : trace);
-    what[strcspn(what, ".")] = '\0';
+    name_of_trace(l, json_string(row, "trace", ""), what);
     f.experiment = experiment;
     f.what = what;
     f.how = how;
@@ -252,14 +272,12 @@ static void efficiency(struct loader *l, const struct json_value *row, const cha
 static void calls_of_replay(struct loader *l, const struct json_value *row, const char *call)
 {
     const struct json_value *times = json_get(row, call);
-    const char *trace = json_string(row, "trace", ""), *slash = strrchr(trace, '/');
     struct figure f = figure_blank();
-    char how[96];
+    char how[80];
 
     if (!times)
         return;
-    snprintf(how, sizeof(how), "%.60s", slash ? slash + 1 : trace);
-    how[strcspn(how, ".")] = '\0';
+    name_of_trace(l, json_string(row, "trace", ""), how);
     f.experiment = "replay calls";
     f.what = call;
     f.how = how;
@@ -268,10 +286,17 @@ static void calls_of_replay(struct loader *l, const struct json_value *row, cons
     f.value = json_number(times, "p50_ns", NAN) / 1e3;
     f.p99 = json_number(times, "p99_ns", NAN) / 1e3;
     f.p999 = json_number(times, "p999_ns", NAN) / 1e3;
-    f.samples = (unsigned)json_number(times, "count", 0);
+    f.samples = count_of(times, "count");
     f.kind = FIGURE_MEASURED;
     f.origin = l->origin_index;
     figures_add(l->set, &f);
+}
+
+/* The rules of another allocator, or MoonBright on the software GPU. */
+static bool is_modelled(const struct json_value *row)
+{
+    return json_truth(row, "model", false) || json_truth(row, "simulated", false) ||
+           strcmp(json_string(row, "backend", ""), "sim") == 0;
 }
 
 static void add_replay(struct loader *l, const struct json_value *row)
@@ -281,7 +306,7 @@ static void add_replay(struct loader *l, const struct json_value *row)
     set_machine(l, json_string(row, "device", "software GPU"), json_string(row, "tables", ""));
     set_origin(l, row);
     snprintf(how, sizeof(how), "%.40s, %.60s", json_string(row, "policy", "?"), l->machine);
-    efficiency(l, row, "efficiency", FIGURE_MEASURED, how);
+    efficiency(l, row, "efficiency", is_modelled(row) ? FIGURE_MODELLED : FIGURE_MEASURED, how);
     calls_of_replay(l, row, "malloc");
     calls_of_replay(l, row, "free");
 }
@@ -295,9 +320,7 @@ static void add_frag(struct loader *l, const struct json_value *root)
     set_machine(l, "software GPU and models", "");
     set_origin(l, root);
     for (const struct json_value *r = rows->first; r; r = r->next) {
-        bool simulated = strcmp(json_string(r, "backend", ""), "sim") == 0;
-        enum figure_kind kind =
-            simulated || json_truth(r, "model", false) ? FIGURE_MODELLED : FIGURE_MEASURED;
+        enum figure_kind kind = is_modelled(r) ? FIGURE_MODELLED : FIGURE_MEASURED;
 
         efficiency(l, r,
                    limited      ? "efficiency, limited"
@@ -415,6 +438,18 @@ static unsigned origin_of(struct loader *l, const struct json_value *root, doubl
     return figures_origin(l->set, &origin);
 }
 
+/* Every result of `bench all` brings the published figures: one of each is enough. */
+static bool has_published(const struct figures *set, const struct figure *f)
+{
+    const struct figure *other;
+    unsigned from = 0;
+
+    while ((other = figures_next(set, &from, f->experiment, f->what, f->how, f->metric, f->x)))
+        if (other->kind == FIGURE_PUBLISHED && other->value == f->value)
+            return true;
+    return false;
+}
+
 static void add_figures(struct loader *l, const struct json_value *root)
 {
     for (const struct json_value *v = json_get(root, "figures")->first; v; v = v->next) {
@@ -431,12 +466,13 @@ static void add_figures(struct loader *l, const struct json_value *root)
             .p99 = json_number(v, "p99", NAN),
             .p999 = json_number(v, "p999", NAN),
             .min = json_number(v, "min", NAN),
-            .samples = (unsigned)json_number(v, "samples", 0),
+            .samples = count_of(v, "samples"),
             .kind = kind_of(json_string(v, "kind", "")),
             .origin = origin_of(l, root, json_number(v, "origin", 0)),
         };
 
-        figures_add(l->set, &f);
+        if (f.kind != FIGURE_PUBLISHED || !has_published(l->set, &f))
+            figures_add(l->set, &f);
     }
 }
 
@@ -547,7 +583,7 @@ static bool add_other(struct loader *l, const struct json_value *root)
 static void add_kv(struct loader *l, const struct json_value *root)
 {
     const char *what = json_string(root, "what", ""), *model = json_string(root, "model", "");
-    bool modelled = *json_string(root, "figures", "") == 'm';
+    bool modelled = strncmp(json_string(root, "figures", ""), "model", 5) == 0;
     struct figure f = figure_blank();
     unsigned before = l->set->count;
     char name[96];

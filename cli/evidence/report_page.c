@@ -140,7 +140,8 @@ const struct section_spec report_sections[] = {
     {"efficiency",
      "Memory held for real programs",
      "Peak of what the program had allocated over the peak of what the allocator held from the "
-     "driver, for recorded PyTorch runs.",
+     "driver, for recorded PyTorch runs. What is marked «derived» was calculated from a model's "
+     "shapes, not recorded.",
      NULL,
      0,
      {"efficiency", "efficiency, streams", "efficiency, limited", "train", "torch", NULL}},
@@ -358,9 +359,9 @@ static void headline_row(FILE *out, const struct figures *set, const struct head
     fputs("</td>", out);
     cell(out, second, "");
     cell(out, published, "");
-    fputs("<td class=\"t\">", out);
+    fputs("<td class=\"t w\">", out);
     html_text(out, set->origins[ours->origin].machine);
-    fputs("</td><td class=\"t\">", out);
+    fputs("</td><td class=\"t w\">", out);
     html_text(out, figure_way(ours));
     fputs("</td></tr>\n", out);
 }
@@ -388,7 +389,8 @@ static void top_table(FILE *out, const struct figures *set)
 
 static void top(FILE *out, const struct figures *set, const struct report_head *head)
 {
-    fputs("<header>\n<h1>MoonBright, measured</h1>\n<p class=\"lead\">What is published, what the "
+    fputs("<header>\n<h1>MoonBright, side by side</h1>\n<p class=\"lead\">What is published, what "
+          "the "
           "stock driver does, what MoonBright does: experiment by experiment, every number with "
           "its origin.</p>\n<p class=\"meta\">",
           out);
@@ -449,7 +451,7 @@ static void origins(FILE *out, const struct figures *set)
 
 void report_write(FILE *out, const struct figures *set, const struct report_head *head)
 {
-    page_begin(out, "MoonBright, measured", "");
+    page_begin(out, "MoonBright, side by side", "");
     top(out, set, head);
     fputs("<main>\n", out);
     for (unsigned i = 0; i < report_section_count; i++)

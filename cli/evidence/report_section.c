@@ -17,21 +17,26 @@ static bool matches(const struct figure *f, const struct chart_spec *spec, enum 
 
 /* ------------------------------------------------------------ names and colours */
 
-/* "h200-..." of a long machine name: only where two machines meet in a chart. */
+/* Only where two machines meet in a chart; without the host that a software GPU runs on. */
+static void add_machine(const struct figures *set, const struct figure *f, bool machines,
+                        char name[96])
+{
+    const char *machine = set->origins[f->origin].machine, *host = strstr(machine, " on ");
+    size_t used = strlen(name);
+
+    if (machines && f->kind != FIGURE_PUBLISHED)
+        snprintf(name + used, 96 - used, " · %.*s", host ? (int)(host - machine) : 30, machine);
+}
+
 static void series_name(const struct figures *set, const struct figure *f, enum part_by by,
                         bool machines, char name[96])
 {
-    const char *machine = set->origins[f->origin].machine;
-
     if (by == BY_BOTH)
         snprintf(name, 96, "%.50s, %.40s", figure_way(f), f->metric);
     else
         snprintf(name, 96, "%.90s", by == BY_WHAT ? f->what : figure_way(f));
-    if (machines && f->kind != FIGURE_PUBLISHED)
-        /* Without the host that a software GPU runs on. */
-        snprintf(name + strlen(name), 96 - strlen(name), " · %.*s",
-                 (int)(strstr(machine, " on ") ? strstr(machine, " on ") - machine : 30), machine);
-    if (f->kind == FIGURE_PUBLISHED && !strstr(name, "A100") && !strstr(name, "published"))
+    add_machine(set, f, machines, name);
+    if (f->kind == FIGURE_PUBLISHED && !strstr(name, "published"))
         snprintf(name + strlen(name), 96 - strlen(name), " (published)");
 }
 
@@ -73,6 +78,12 @@ static void add_point(struct chart_series *s, double x, double y)
 {
     unsigned at = s->count;
 
+    /* The same measured again, of a later file: the latest is drawn, the table has them all. */
+    for (unsigned i = 0; i < s->count; i++)
+        if (s->x[i] == x) {
+            s->y[i] = y;
+            return;
+        }
     if (s->count == CHART_POINTS_MAX)
         return;
     while (at && s->x[at - 1] > x) {
@@ -96,20 +107,25 @@ static struct chart_series *series(struct chart_lines *c, const char *name)
     return &c->series[c->count++];
 }
 
-/* Median, p99 and p99.9 of one thing as three lines. */
-static void add_quantiles(struct chart_lines *c, const struct figure *f, bool logarithmic)
+/* Median, p99 and p99.9 of one thing as three lines, of every machine its own. */
+static void add_quantiles(struct chart_lines *c, const struct figures *set, const struct figure *f,
+                          bool logarithmic, bool machines)
 {
     static const char *const names[] = {"median", "p99", "p99.9"};
     const double value[] = {f->value, f->p99, f->p999};
 
     for (unsigned i = 0; i < 3; i++) {
         struct chart_series *s;
+        char name[96];
 
         if (isnan(value[i]) || (logarithmic && !(value[i] > 0)))
             continue;
-        s = series(c, names[i]);
+        snprintf(name, sizeof(name), "%s", names[i]);
+        add_machine(set, f, machines, name);
+        s = series(c, name);
         if (s) {
-            s->colour = (unsigned[]){0, 4, 1}[i];
+            if (!s->count)
+                s->colour = c->count <= 3 ? (unsigned[]){0, 4, 1}[i] : (unsigned[]){2, 5, 6}[i];
             add_point(s, f->x, value[i]);
         }
     }
@@ -124,7 +140,7 @@ static void add_figure(struct chart_lines *c, const struct figures *set, const s
     if (isnan(f->x) || (spec->x_logarithmic && !(f->x > 0)))
         return;
     if (spec->by == BY_QUANTILE) {
-        add_quantiles(c, f, spec->y_logarithmic);
+        add_quantiles(c, set, f, spec->y_logarithmic, machines);
         return;
     }
     if (spec->y_logarithmic && !(f->value > 0))
@@ -257,6 +273,8 @@ static void chart(FILE *out, const struct figures *set, const struct chart_spec 
 
 /* ------------------------------------------------------------ charts of one section only */
 
+enum { TRACES_MAX = 64 };
+
 /* The distinct `what` of an experiment, in their order. */
 static unsigned distinct(const struct figures *set, const char *experiment, const char **what,
                          unsigned most)
@@ -305,10 +323,15 @@ static void efficiency_bar(struct chart_bar *bar, const struct figure *f)
 static void efficiency_charts(FILE *out, const struct figures *set)
 {
     static struct chart_bars c; /* large, and one is drawn at a time */
-    const char *traces[8];
-    unsigned count = distinct(set, "efficiency", traces, 8);
+    const char *traces[TRACES_MAX];
+    unsigned count = distinct(set, "efficiency", traces, TRACES_MAX);
 
-    for (unsigned t = 0; t < count; t++) {
+    /* What was recorded before what was derived. */
+    for (unsigned n = 0; n < 2 * count; n++) {
+        unsigned t = n % count;
+
+        if ((strstr(traces[t], ", derived") != NULL) != (n >= count))
+            continue;
         memset(&c, 0, sizeof(c));
         c.title = traces[t];
         for (unsigned i = 0; i < set->count && c.count < CHART_BARS_MAX; i++)
@@ -327,11 +350,13 @@ static void efficiency_charts(FILE *out, const struct figures *set)
 static void budget_charts(FILE *out, const struct figures *set)
 {
     static struct chart_bars c; /* large, and one is drawn at a time */
-    const char *traces[8];
-    unsigned count = distinct(set, "budget", traces, 8);
+    const char *traces[TRACES_MAX];
+    unsigned count = distinct(set, "budget", traces, TRACES_MAX);
     char number[48];
 
     for (unsigned t = 0; t < count; t++) {
+        bool measured = false;
+
         memset(&c, 0, sizeof(c));
         c.title = traces[t];
         c.logarithmic = true;
@@ -346,12 +371,13 @@ static void budget_charts(FILE *out, const struct figures *set)
             snprintf(bar->value_text, sizeof(bar->value_text), "%s",
                      chart_number(f->value, true, number));
             bar->value = f->value;
+            measured |= f->kind == FIGURE_MEASURED;
             bar->colour = f->kind == FIGURE_CALCULATED ? 6 : strstr(f->how, "fresh") ? 0 : 2;
             c.count++;
         }
         if (c.count < 2)
             continue;
-        card_begin(out, traces[t], FIGURE_MODELLED);
+        card_begin(out, traces[t], measured ? FIGURE_MEASURED : FIGURE_MODELLED);
         svg_bars(out, &c);
         fputs("<p>logarithmic · grey: calculated bounds</p></div>\n", out);
     }

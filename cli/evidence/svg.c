@@ -171,15 +171,17 @@ static void log_scale(struct scale *s, bool bytes, bool widen)
         s->tick[s->ticks++] = pow(10, at);
 }
 
-static void even_scale(struct scale *s, bool from_zero)
+static void even_scale(struct scale *s, bool bytes, bool from_zero)
 {
-    double step;
+    double step, unit = 1;
 
     if (from_zero && s->low > 0)
         s->low = 0;
     if (s->high <= s->low)
         s->high = s->low + 1;
-    step = even_step(s->high - s->low, 5);
+    while (bytes && (s->high - s->low) / 5 >= 1024 * unit)
+        unit *= 1024;
+    step = unit * even_step((s->high - s->low) / unit, 5);
     if (from_zero)
         s->high = ceil(s->high / step - 1e-9) * step;
     for (double at = ceil(s->low / step) * step; at <= s->high + step / 1e6 && s->ticks < TICKS_MAX;
@@ -298,11 +300,11 @@ static bool fit(const struct chart_lines *c, struct scale *x, struct scale *y, d
     if (x->logarithmic)
         log_scale(x, c->x.bytes, false);
     else
-        even_scale(x, false);
+        even_scale(x, c->x.bytes, false);
     if (y->logarithmic)
         log_scale(y, false, true);
     else
-        even_scale(y, true);
+        even_scale(y, c->y.bytes, true);
     return true;
 }
 

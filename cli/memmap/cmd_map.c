@@ -3,6 +3,7 @@
 #include "cli.h"
 #include "config.h"
 #include "memmap.h"
+#include "output_file.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -67,20 +68,16 @@ static int read_input(struct memmap *map, const char *path, const char *config, 
 
 static int write_page(const struct memmap *map, const char *path)
 {
-    FILE *file = strcmp(path, "-") ? fopen(path, "w") : stdout;
-    bool bad;
+    struct output_file file;
+    int code = output_open(&file, "map", path);
 
-    if (!file)
-        return cli_fail(CLI_FAILED, "map", "%.200s cannot be written: %s", path, strerror(errno));
-    memmap_write(file, map);
-    bad = fflush(file) || ferror(file);
-    if (file != stdout)
-        bad = fclose(file) || bad;
-    if (bad)
-        return cli_fail(CLI_FAILED, "map", "writing %.200s failed", path);
-    if (file != stdout)
+    if (code)
+        return code;
+    memmap_write(file.out, map);
+    code = output_close(&file);
+    if (!code && strcmp(path, "-") != 0)
         fprintf(stderr, "%u moments: %s\n", map->count, path);
-    return CLI_OK;
+    return code;
 }
 
 static int run(int argc, char **argv)
@@ -114,7 +111,11 @@ static int run(int argc, char **argv)
                             "MOONBRIGHT=audit:PATH and run this with the same variable");
         path = log;
     }
-    code = device_config("map", &device, config, sizeof(config));
+    if (output_same(path, out))
+        return cli_fail(CLI_BAD_INPUT, "map", "-o would write over %.200s, which is read", path);
+    code = output_check("map", out);
+    if (!code)
+        code = device_config("map", &device, config, sizeof(config));
     if (!code)
         code = read_input(&map, path, config, moments);
     if (!code)

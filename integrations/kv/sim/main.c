@@ -2,6 +2,8 @@
 /* main.c - the command line of moonbright-kv. */
 #include "sim.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +23,24 @@ static const char usage[] =
     "  --seed N          beam (1)\n"
     "  --config TEXT     attach: of mb_open()\n"
     "  --bytes N, --samples N   attach (2147483648, 100)\n"
-    "  --commit TEXT     for the first line, which says what was run\n";
+    "  --commit TEXT     for the first line, which says what was run\n"
+    "\n"
+    "Exit status: 0 all is well, 1 something failed, 2 bad input.\n";
+
+/* Which commands an option is for; one that would be ignored is refused. */
+static const struct {
+    const char *name, *commands;
+} known_options[] = {
+    {"--model", "serve prefix long beam"},
+    {"--cache", "serve prefix long beam"},
+    {"--stretch", "serve"},
+    {"--requests", "serve"},
+    {"--seed", "beam"},
+    {"--config", "attach"},
+    {"--bytes", "attach"},
+    {"--samples", "attach"},
+    {"--commit", "serve prefix long beam attach"},
+};
 
 struct options {
     const char *command, *path, *model, *cache, *config, *commit;
@@ -43,6 +62,23 @@ static bool number(const char *name, const char *text, double least, double most
     return false;
 }
 
+/* False, having said why: no option, or none of this command. */
+static bool belongs(const char *command, const char *name)
+{
+    for (size_t i = 0; i < sizeof(known_options) / sizeof(known_options[0]); i++) {
+        if (strcmp(name, known_options[i].name) != 0)
+            continue;
+        if (strstr(known_options[i].commands, command))
+            return true;
+        fprintf(stderr, "moonbright-kv: %s is for %s, not for %s\n", name,
+                known_options[i].commands, command);
+        return false;
+    }
+    fprintf(stderr, "moonbright-kv: %s is no option; --help lists them\n", name);
+    return false;
+}
+
+/* `name` belongs to the command. */
 static bool option(struct options *o, const char *name, const char *value)
 {
     double n = 0;
@@ -57,35 +93,63 @@ static bool option(struct options *o, const char *name, const char *value)
         return o->commit = value, true;
     if (!strcmp(name, "--stretch"))
         return number(name, value, 0.01, 1000, &o->stretch);
-    if (!strcmp(name, "--requests") && number(name, value, 1, 1e9, &n))
-        return o->requests = (uint32_t)n, true;
-    if (!strcmp(name, "--seed") && number(name, value, 0, 1e15, &n))
-        return o->seed = (uint64_t)n, true;
-    if (!strcmp(name, "--bytes") && number(name, value, 1 << 21, 1e12, &n))
-        return o->bytes = (uint64_t)n, true;
-    if (!strcmp(name, "--samples") && number(name, value, 1, 1e6, &n))
-        return o->samples = (unsigned)n, true;
-    if (n == 0)
-        fprintf(stderr, "moonbright-kv: %s is no option\n", name);
+    if (!strcmp(name, "--requests"))
+        return number(name, value, 1, 1e9, &n) && (o->requests = (uint32_t)n, true);
+    if (!strcmp(name, "--seed"))
+        return number(name, value, 0, 1e15, &n) && (o->seed = (uint64_t)n, true);
+    if (!strcmp(name, "--bytes"))
+        return number(name, value, 1 << 21, 1e12, &n) && (o->bytes = (uint64_t)n, true);
+    return number(name, value, 1, 1e6, &n) && (o->samples = (unsigned)n, true);
+}
+
+/* A command, and serve alone takes a trace. */
+static bool known(const char *command)
+{
+    static const char *const commands[] = {"serve", "prefix", "long", "beam", "attach"};
+
+    for (unsigned i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
+        if (!strcmp(commands[i], command))
+            return true;
     return false;
 }
 
-static bool parse(int argc, char **argv, struct options *o)
+static bool parse_words(int argc, char **argv, struct options *o)
 {
-    *o = (struct options){.stretch = 1, .seed = 1, .bytes = (uint64_t)2 << 30, .samples = 100};
-    o->command = argc > 1 ? argv[1] : "";
     for (int i = 2; i < argc; i++) {
-        if (argv[i][0] != '-' && !o->path) {
+        if (argv[i][0] != '-' && !o->path && !strcmp(o->command, "serve")) {
             o->path = argv[i];
             continue;
         }
+        if (argv[i][0] != '-') {
+            fprintf(stderr, "moonbright-kv: «%.100s» is one word too many\n", argv[i]);
+            return false;
+        }
+        if (!belongs(o->command, argv[i]))
+            return false;
         if (i + 1 == argc) {
-            fprintf(stderr, "moonbright-kv: %s wants a value, or is one too many\n", argv[i]);
+            fprintf(stderr, "moonbright-kv: %s wants a value\n", argv[i]);
             return false;
         }
         if (!option(o, argv[i], argv[i + 1]))
             return false;
         i++;
+    }
+    return true;
+}
+
+static bool parse(int argc, char **argv, struct options *o)
+{
+    *o = (struct options){.stretch = 1, .seed = 1, .bytes = (uint64_t)2 << 30, .samples = 100};
+    o->command = argv[1];
+    if (!known(o->command)) {
+        fprintf(stderr, "moonbright-kv: no such command; --help lists the commands\n");
+        return false;
+    }
+    if (!parse_words(argc, argv, o))
+        return false;
+    if (!strcmp(o->command, "serve") && !o->path) {
+        fprintf(stderr, "moonbright-kv: serve wants a trace; --help lists the commands\n");
+        return false;
     }
     for (unsigned p = 0; o->cache; p++) {
         if (p == POLICIES) {
@@ -96,6 +160,34 @@ static bool parse(int argc, char **argv, struct options *o)
             break;
     }
     return true;
+}
+
+/* A text inside quotes of JSON. */
+static void json_word(const char *text)
+{
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+
+        if (c == '"' || c == '\\')
+            printf("\\%c", c);
+        else if (c < 0x20)
+            printf("\\u%04x", c);
+        else
+            putchar(c);
+    }
+}
+
+static void say_what_runs(int argc, char **argv, const char *commit)
+{
+    printf("{\"what\":\"run\",\"commit\":\"");
+    json_word(commit);
+    printf("\",\"command\":\"moonbright-kv");
+    for (int i = 1; i < argc; i++)
+        if (strcmp(argv[i], "--commit") != 0 && strcmp(argv[i - 1], "--commit") != 0) {
+            putchar(' ');
+            json_word(argv[i]);
+        }
+    printf("\"}\n");
 }
 
 static int each(const struct options *o, const struct trace *trace, const struct shape *shape,
@@ -122,55 +214,47 @@ static int each(const struct options *o, const struct trace *trace, const struct
     return failed;
 }
 
-/* A command without a trace. */
-static bool known(const char *command)
+static int run(const struct options *o, const struct trace *trace)
 {
-    static const char *const commands[] = {"prefix", "long", "beam", "attach"};
+    static const char *const names[] = {"llama-2-7b", "llama-3-8b", "llama-3-70b"};
+    int failed = 0;
 
-    for (unsigned i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        if (!strcmp(commands[i], command))
-            return true;
-    return false;
+    if (!strcmp(o->command, "attach"))
+        return attach(stdout, o->config, o->bytes, o->samples);
+    for (unsigned m = 0; m < sizeof(names) / sizeof(names[0]); m++)
+        for (unsigned p = 0; p < POLICIES; p++)
+            if ((!o->model || !strcmp(o->model, names[m])) &&
+                (!o->cache || !strcmp(o->cache, policy_name(p))))
+                failed |= each(o, trace, shape_find(names[m]), p);
+    return failed;
 }
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"llama-2-7b", "llama-3-8b", "llama-3-70b"};
     struct trace trace = {0};
     struct options o;
     bool serving;
-    int failed = 0;
+    int failed;
 
-    if (argc < 2 || !strcmp(argv[1], "--help")) {
+    if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         fputs(usage, argc < 2 ? stderr : stdout);
         return argc < 2 ? 2 : 0;
     }
     if (!parse(argc, argv, &o))
         return 2;
-    serving = !strcmp(o.command, "serve");
-    if (serving ? !o.path : !known(o.command)) {
-        fprintf(stderr, "moonbright-kv: %s; --help lists the commands\n",
-                serving ? "serve wants a trace" : "no such command");
-        return 2;
-    }
+    serving = o.path != NULL;
     if (serving && !trace_load(&trace, o.path))
-        return 1;
+        return 2;
     if (serving && o.requests && o.requests < trace.count)
         trace.count = o.requests;
-    if (o.commit) {
-        printf("{\"what\":\"run\",\"commit\":\"%s\",\"command\":\"moonbright-kv", o.commit);
-        for (int i = 1; i < argc; i++)
-            if (strcmp(argv[i], "--commit") != 0 && strcmp(argv[i - 1], "--commit") != 0)
-                printf(" %s", argv[i]);
-        printf("\"}\n");
-    }
-    if (!strcmp(o.command, "attach"))
-        return attach(stdout, o.config, o.bytes, o.samples);
-    for (unsigned m = 0; m < sizeof(names) / sizeof(names[0]); m++)
-        for (unsigned p = 0; p < POLICIES; p++)
-            if ((!o.model || !strcmp(o.model, names[m])) &&
-                (!o.cache || !strcmp(o.cache, policy_name(p))))
-                failed |= each(&o, serving ? &trace : NULL, shape_find(names[m]), p);
+    if (o.commit)
+        say_what_runs(argc, argv, o.commit);
+    failed = run(&o, serving ? &trace : NULL);
     trace_free(&trace);
+    /* An answer that did not reach its reader is no success. */
+    if (fflush(stdout) || ferror(stdout)) {
+        fprintf(stderr, "moonbright-kv: writing the output failed: %s\n", strerror(errno));
+        failed = 1;
+    }
     return failed;
 }

@@ -2,6 +2,7 @@
 /* trace.c - reads Mooncake's JSON lines and Azure's CSV, gzipped or not (data/serving). */
 #include "sim.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -9,10 +10,15 @@
 enum {
     NAMED_TOKENS = 512, /* tokens that one id of the trace names */
     LINE_BYTES = 1 << 16,
+    TOKENS_MAX = 100000000, /* of a request: larger than any window */
 };
+
+#define TIME_MAX_MS 1e12 /* thirty years */
 
 static bool push_request(struct trace *t, struct request r)
 {
+    if (t->count && r.arrival_s < t->requests[t->count - 1].arrival_s)
+        return false;
     if (t->count == t->capacity) {
         uint32_t capacity = t->capacity ? 2 * t->capacity : 1024;
         struct request *grown = realloc(t->requests, capacity * sizeof(*grown));
@@ -55,12 +61,16 @@ static bool mooncake_line(struct trace *t, const char *line)
     double ms = member(line, "\"timestamp\""), in = member(line, "\"input_length\""),
            out = member(line, "\"output_length\"");
     const char *at = strstr(line, "\"hash_ids\"");
-    struct request r = {ms / 1000, (uint32_t)in, (uint32_t)out, t->id_count, 0};
+    struct request r = {.ids_at = t->id_count};
     char *end;
 
     at = at ? strchr(at, '[') : NULL;
-    if (ms < 0 || in < 1 || out < 0 || in > 1e8 || out > 1e8 || !at)
+    if (!(ms >= 0 && ms <= TIME_MAX_MS) || !(in >= 1 && in <= TOKENS_MAX) ||
+        !(out >= 0 && out <= TOKENS_MAX) || !at)
         return false;
+    r.arrival_s = ms / 1000;
+    r.in = (uint32_t)in;
+    r.out = (uint32_t)out;
     for (at++; *at && *at != ']'; at = *end == ',' ? end + 1 : end) {
         unsigned long id = strtoul(at, &end, 10);
 
@@ -80,27 +90,52 @@ static bool azure_line(struct trace *t, const char *line)
 
     if (!strncmp(line, "TIMESTAMP", 9))
         return true;
-    if (sscanf(line, "%*u-%*u-%*u %u:%u:%lf,%u,%u", &hour, &minute, &second, &in, &out) != 5 || !in)
+    if (sscanf(line, "%*u-%*u-%*u %u:%u:%lf,%u,%u", &hour, &minute, &second, &in, &out) != 5 ||
+        !in || in > TOKENS_MAX || out > TOKENS_MAX || hour > 23 || minute > 59 ||
+        !(second >= 0 && second < 61))
         return false;
     return push_request(t, (struct request){hour * 3600 + minute * 60 + second, in, out, 0, 0});
+}
+
+/* All lines; false, having said which is wrong, or that the file is. */
+static bool read_lines(struct trace *trace, const char *path, gzFile file, char *line)
+{
+    unsigned number = 0;
+    int error = Z_OK;
+    const char *why;
+
+    while (gzgets(file, line, LINE_BYTES)) {
+        number++;
+        if (!(line[0] == '{' ? mooncake_line(trace, line) : azure_line(trace, line))) {
+            fprintf(stderr,
+                    "moonbright-kv: %s: line %u is no request; expected one of Mooncake's JSON "
+                    "lines or of Azure's CSV, in the order of their times\n",
+                    path, number);
+            return false;
+        }
+    }
+    /* The end of the lines need not be the end of the file. */
+    why = gzerror(file, &error);
+    if (error != Z_OK && error != Z_STREAM_END) {
+        fprintf(stderr, "moonbright-kv: %s: after line %u: %s\n", path, number,
+                error == Z_ERRNO ? strerror(errno) : why);
+        return false;
+    }
+    if (!trace->count)
+        fprintf(stderr, "moonbright-kv: %s holds no request\n", path);
+    return trace->count != 0;
 }
 
 bool trace_load(struct trace *trace, const char *path)
 {
     gzFile file = gzopen(path, "rb");
     char *line = malloc(LINE_BYTES);
-    unsigned number = 0;
-    bool good = file && line;
+    bool good;
 
     *trace = (struct trace){0};
-    while (good && gzgets(file, line, LINE_BYTES)) {
-        number++;
-        good = line[0] == '{' ? mooncake_line(trace, line) : azure_line(trace, line);
-    }
-    good = good && trace->count;
-    if (!good)
-        fprintf(stderr, "moonbright-kv: %s: %s %u is no request\n", path,
-                file ? "line" : "cannot be read; line", number);
+    if (!file)
+        fprintf(stderr, "moonbright-kv: %s: cannot be read: %s\n", path, strerror(errno));
+    good = file && line && read_lines(trace, path, file, line);
     for (uint32_t i = trace->count; good && i-- > 0;)
         trace->requests[i].arrival_s -= trace->requests[0].arrival_s;
     if (file)

@@ -72,12 +72,46 @@ wrong() {
 }
 wrong 2 'no such command' sing
 wrong 2 'wants a trace' serve
-wrong 1 'cannot be read' serve "$scratch/missing"
+wrong 2 'cannot be read: No such file' serve "$scratch/missing"
 wrong 2 'no model' beam --model gpt-9
 wrong 2 'not known' beam --cache fog
 wrong 2 'no option' beam --colour red
 wrong 2 'a number from' serve x --stretch -1
 printf '{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [1]}\n' >"$scratch/short"
-wrong 1 'line 1 is no request' serve "$scratch/short"
+wrong 2 'line 1 is no request' serve "$scratch/short"
 printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,x,1\n' >"$scratch/azure"
-wrong 1 'line 2 is no request' serve "$scratch/azure"
+wrong 2 'line 2 is no request' serve "$scratch/azure"
+# What would be ignored is refused, and so is what is not there to its end.
+wrong 2 'is for serve, not for prefix' prefix --stretch 2
+wrong 2 'one word too many' prefix trace.csv
+wrong 2 'one word too many' serve a b
+wrong 2 'wants a value' beam --seed
+wrong 2 'holds no request' serve /dev/null
+wrong 2 'Is a directory' serve "$scratch"
+for line in '{"timestamp": 1e300, "input_length": 5, "output_length": 5, "hash_ids": [1]}' \
+    '{"timestamp": nan, "input_length": 5, "output_length": 5, "hash_ids": [1]}' \
+    '{"timestamp": 0, "input_length": 1e300, "output_length": 5, "hash_ids": [1]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": -1e300, "hash_ids": [1]}' \
+    '2023-11-16 18:17:03.97,4294967295,1' '2023-11-16 99:17:03.97,5,1'; do
+    printf '%s\n' "$line" >"$scratch/odd"
+    wrong 2 'line 1 is no request' serve "$scratch/odd"
+done
+printf '2023-11-16 18:17:03.97,5,1\n2023-11-16 18:17:02.97,5,1\n' >"$scratch/back"
+wrong 2 'line 2 is no request' serve "$scratch/back"
+# A file that ends early, between two lines as well.
+python3 - "$scratch" <<'PYTHON'
+import sys, zlib
+lines = b"2023-11-16 18:17:03.97,5,1\n" * 50
+pack = zlib.compressobj(wbits=31)
+whole = pack.compress(lines) + pack.flush(zlib.Z_SYNC_FLUSH)
+open(sys.argv[1] + "/cut.gz", "wb").write(whole)
+PYTHON
+wrong 2 'after line 50' serve "$scratch/cut.gz"
+# A full disk is no success; what goes into JSON is quoted.
+if "$program" prefix --model llama-3-8b --cache concat >/dev/full 2>"$scratch/err"; then
+    echo "a full disk was not noticed"
+    exit 1
+fi
+grep -q 'writing the output failed' "$scratch/err"
+"$program" attach --samples 1 --commit 'a"b\c' >"$scratch/quoted"
+check "$scratch/quoted" 'assert rows[0]["commit"] == "a\"b\\c", rows'

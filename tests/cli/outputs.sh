@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# What commands write: whole or as it was, no model told as a measurement, no text of a file taken for markup.
+# shellcheck source=tests/cli/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# ------------------------------------------------------------------ outputs are whole or as they were
+echo before >"$WORK/kept"
+run 1 bench all --no-run --html "$WORK/kept" --json /dev/full
+run 2 map "$WORK/none" -o "$WORK/kept"
+run 2 bench all --no-run --html "$WORK/kept" --include "$WORK/missing.json"
+[ "$(cat "$WORK/kept")" = before ] || fail "a command that failed changed its output"
+run 2 bench all --no-run --html "$WORK/kept" --json "$WORK/kept"
+says err "would write over"
+cp "$TORCH/gpt2.csv.gz" "$WORK/own.csv.gz"
+ln -s own.csv.gz "$WORK/own-link.csv.gz"
+run 2 map "$WORK/own.csv.gz" -o "$WORK/own-link.csv.gz"
+says err "which is read"
+cmp -s "$TORCH/gpt2.csv.gz" "$WORK/own.csv.gz" || fail "map wrote over its trace"
+# The place to write to is looked at before the work, not after.
+run 1 bench all --html "$WORK" --backend sim
+says err "directory"
+run 1 bench all --html "$WORK/none/page.html" --backend sim
+says err "No such file"
+# Through a link, with the rights of the file that was there, and nothing left beside it.
+mkdir "$WORK/there"
+echo old >"$WORK/there/page.html"
+chmod 640 "$WORK/there/page.html"
+ln -s there/page.html "$WORK/link.html"
+run 0 bench all --no-run --html "$WORK/link.html"
+[ -L "$WORK/link.html" ] && grep -q "</html>" "$WORK/there/page.html" || fail "a link was replaced"
+[ "$(stat -c %a "$WORK/there/page.html")" = 640 ] || fail "the rights of a page changed"
+[ "$(ls "$WORK/there")" = page.html ] || fail "left beside a page: $(ls "$WORK/there")"
+
+# ------------------------------------------------------------------ no model is told as a measurement
+run 0 replay "$TORCH/gpt2.csv.gz" --backend sim --events 3000 --json --quiet
+cp "$WORK/out" "$WORK/sim.json"
+run 0 replay "$TORCH/gpt2.csv.gz" --policy torch-caching --events 3000 --json --quiet
+cp "$WORK/out" "$WORK/policy.json"
+run 0 bench all --no-run --json - --include "$WORK/sim.json" "$WORK/policy.json"
+json 'all(f["kind"] == "modelled" for f in r["figures"] if f["experiment"] == "efficiency")'
+json 'any(f["experiment"] == "efficiency" for f in r["figures"])'
+# Derived traces bear the names of recorded ones and are kept apart from them; every trace has a chart, once.
+run 0 bench all --no-run --html - --include "$SOURCE"/bench/results/*.json*
+cp "$WORK/out" "$WORK/page"
+for trace in densenet161 gpt2 llama-recompute moe-offload-recompute llama-generate-beam4 "densenet161, derived"; do
+    grep -q "<h3>$trace</h3>" "$WORK/page" || fail "no chart of memory held for $trace"
+done
+says out "CUDA VMM (A100) (published)"
+run 0 bench all --no-run --json - --include "$SOURCE/bench/results/sim-all.json"
+json 'len(p := [(f["what"], f["how"], f["metric"], f.get("x")) for f in r["figures"] if f["kind"] == "published"]) == len(set(p))'
+
+# ------------------------------------------------------------------ what files say is not markup
+python3 - "$WORK" <<'PYTHON'
+import json, sys
+x = "</script><img src=x onerror=alert(1)>\"'&"
+rows = [{"what": "map", "how": x, "bytes": 1e300, "samples": -1e300, "note": x, "host_us": {"median": 1e308}},
+        {"what": "map x2", "how": x, "bytes": 1e300, "complete_us": {"median": 5}}]
+figure = {"experiment": x, "what": x, "how": x, "metric": x, "unit": x, "x": 1e300, "x_unit": "bytes", "value": 1e308,
+          "kind": x, "note": x, "samples": 1e300, "origin": 1e300}
+objects = [{"bench": x, "device": x, "command": [x, x], "commit": x, "rows": rows},
+           {"bench": "bench scale", "rows": rows},
+           {"bench": x, "figures": [figure, figure | {"origin": -5, "x": -1e300}], "origins": [{"machine": x, "file": x}]},
+           {"programs": [{"name": x, "verdict": x, "answer": x}], "device": x},
+           {"facts": [{"name": x, "unit": x, "value": 1, "note": x}], "device": x},
+           {"trace": x, "policy": x, "efficiency": 1e300, "malloc": {"count": -1e300, "p50_ns": 1}},
+           {"cache": x, "what": "long", "model": x, "tokens": 1e300, "ttft_ms": 1}, {"bench": x, x: {x: {x: 1}}}]
+open(sys.argv[1] + "/markup.json", "w").write("\n".join(map(json.dumps, objects)))
+PYTHON
+run 0 bench all --no-run --html "$WORK/markup.html" --json "$WORK/markup.out" --include "$WORK/markup.json"
+grep -q "<img" "$WORK/markup.html" && fail "a result's text became markup"
+python3 -m json.tool "$WORK/markup.out" >/dev/null || fail "a result's text broke the JSON"
+run 0 bench compare "$WORK/markup.json" "$WORK/markup.json" --all
+printf 'op,id,bytes,stream\na,1,4194304,0\n' >"$WORK/<img src=x onerror=alert(1)>.csv"
+run 0 map "$WORK/<img src=x onerror=alert(1)>.csv" -o -
+grep -q "<img" "$WORK/out" && fail "a file's name became markup"
+finish
