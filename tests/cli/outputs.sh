@@ -27,7 +27,7 @@ echo old >"$WORK/there/page.html"
 chmod 640 "$WORK/there/page.html"
 ln -s there/page.html "$WORK/link.html"
 run 0 bench all --no-run --html "$WORK/link.html"
-[ -L "$WORK/link.html" ] && grep -q "</html>" "$WORK/there/page.html" || fail "a link was replaced"
+if [ ! -L "$WORK/link.html" ] || ! grep -q "</html>" "$WORK/there/page.html"; then fail "a link was replaced"; fi
 [ "$(stat -c %a "$WORK/there/page.html")" = 640 ] || fail "the rights of a page changed"
 [ "$(ls "$WORK/there")" = page.html ] || fail "left beside a page: $(ls "$WORK/there")"
 

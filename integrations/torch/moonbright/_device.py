@@ -36,10 +36,20 @@ def device_count(config=None):
     return count.value
 
 
-def _encode(config):
+def config_text(config):
+    """A configuration, a dict or "key:value,...", as a text; None is "". """
     if isinstance(config, dict):
         config = ",".join(f"{key}:{value}" for key, value in config.items())
-    return config.encode() if config else None
+    if config is not None and not isinstance(config, str):
+        raise _lib.MoonbrightError(f"a configuration is a text \"key:value,...\" or a dict, not {config!r}",
+                                   "MB_ERR_CONFIG", 14)
+    if config and "\0" in config:
+        raise _lib.MoonbrightError("a configuration cannot hold a character 0", "MB_ERR_CONFIG", 14)
+    return config or ""
+
+
+def _encode(config):
+    return config_text(config).encode() or None
 
 
 class _NoClasses(pickle.Unpickler):
@@ -57,7 +67,17 @@ class Pool:
     """A pool of a device; as a context manager it is destroyed at the end."""
 
     def __init__(self, device, handle, owned=True):
-        self.device, self.handle, self._owned = device, handle, owned
+        self.device, self._handle, self._owned = device, handle, owned
+
+    @property
+    def handle(self):
+        if not self._handle:
+            raise _lib.MoonbrightError("the pool is destroyed")
+        return self.device.handle and self._handle  # a pool ends with its device
+
+    @property
+    def is_usable(self):
+        return bool(self._handle) and self.device.is_open
 
     def malloc_async(self, size, stream=None):
         return _out("mb_pool_malloc_async", self.handle, size, stream)
@@ -74,9 +94,9 @@ class Pool:
         _lib.call("mb_pool_set", self.handle, _attribute(attribute), value)
 
     def destroy(self):
-        if self._owned and self.handle:
-            _lib.call("mb_pool_destroy", self.handle)
-            self.handle = None
+        if self._owned and self._handle and self.device.is_open:
+            _lib.call("mb_pool_destroy", self._handle)
+        self._handle = None if self._owned else self._handle
 
     def __enter__(self):
         return self
@@ -102,12 +122,22 @@ class Device:
 
     def __init__(self, ordinal=0, config=None, _handle=None):
         self.ordinal, self._owned = ordinal, _handle is None
-        self.handle = _handle if _handle is not None else _out("mb_open", ordinal, _encode(config))
+        self._handle = _handle if _handle is not None else _out("mb_open", ordinal, _encode(config))
+
+    @property
+    def handle(self):
+        if not self._handle:
+            raise _lib.MoonbrightError(f"device {self.ordinal} is closed")
+        return self._handle
 
     def close(self):
-        if self._owned and self.handle:
-            _lib.library().mb_close(self.handle)
-            self.handle = None
+        if self._owned and self._handle:
+            _lib.library().mb_close(self._handle)
+            self._handle = None
+
+    @property
+    def is_open(self):
+        return bool(self._handle)
 
     def __enter__(self):
         return self
@@ -156,8 +186,12 @@ class Device:
     def pool(self, **attributes):
         """A new pool; attributes by name, such as limit=1 << 30."""
         pool = Pool(self, _out("mb_pool_create", self.handle))
-        for name, value in attributes.items():
-            pool.set(name, value)
+        try:
+            for name, value in attributes.items():
+                pool.set(name, value)
+        except _lib.MoonbrightError:
+            pool.destroy()
+            raise
         return pool
 
     @property

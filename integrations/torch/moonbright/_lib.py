@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The C library: finding it, its types, and calls that raise."""
 import ctypes
+import operator
 import os
 import pathlib
 import threading
@@ -197,11 +198,31 @@ def check(error):
     raise kind(f"{name}: {detail}", name, error)
 
 
+# What fits; ctypes cuts off the rest without a word.
+_RANGES = {c_u64: (0, 2 ** 64 - 1), c_size_t: (0, 2 ** 64 - 1), c_void_p: (0, 2 ** 64 - 1),
+           c_int: (-2 ** 31, 2 ** 31 - 1), ctypes.c_uint: (0, 2 ** 32 - 1)}
+
+
+def _check_arguments(name, kinds, arguments):
+    for place, (kind, value) in enumerate(zip(kinds, arguments), 1):
+        if kind not in _RANGES or value is None and kind is c_void_p or isinstance(value, ctypes._SimpleCData):
+            continue
+        low, high = _RANGES[kind]
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise MoonbrightError(f"{name}(): argument {place} is {value!r}; it has to be a whole number") from None
+        if not low <= number <= high:
+            raise MoonbrightError(f"{name}(): argument {place} is {number}; allowed are {low} to {high}")
+
+
 def call(name, *arguments):
+    _check_arguments(name, _CALLS[name], arguments)
     check(getattr(library(), name)(*arguments))
 
 
 def call_plugin(name, *arguments):
+    _check_arguments(name, _PLUGIN_CALLS[name], arguments)
     check(getattr(plugin(), name)(*arguments))
 
 

@@ -9,7 +9,7 @@ import threading
 import warnings
 
 from . import _lib
-from ._device import Device, Pool, backends, device_count
+from ._device import Device, Pool, backends, config_text, device_count
 
 SWITCH = "MOONBRIGHT_TORCH"  # "off": enable() does nothing and returns False
 
@@ -25,6 +25,7 @@ _SETTERS = {
     "set_release_pool": "mb_torch_release_pool",
 }
 _lock = threading.RLock()
+_around = threading.local()
 _state = {"enabled": False, "allocator": None, "originals": None, "asleep": {}}
 
 
@@ -79,10 +80,10 @@ def _check_settings(torch):
 def _check_backend(config, allow_sim):
     """The configuration is right, and a backend that PyTorch can use serves it."""
     device_count(config)  # raises on an unknown key or value
-    text = ",".join(part for part in (os.environ.get("MOONBRIGHT", ""), config or "") if part)
+    keys = [part.strip() for part in _merge(os.environ.get("MOONBRIGHT"), config).split(",")]
     if allow_sim:
         return
-    if "backend:sim" in text:
+    if "backend:sim" in keys:
         _refuse("the configuration asks for the software GPU, whose memory PyTorch cannot use", "MB_ERR_CONFIG", 14)
     cuda = [info for info in backends() if info["name"] == "cuda"]
     if not cuda or not cuda[0]["available"]:
@@ -116,11 +117,14 @@ def enable(config=None, patch=False, _allow_sim=False):
     """
     if os.environ.get(SWITCH, "").lower() in ("off", "0", "no"):
         return False
+    config = config_text(config)
     torch = _torch()
     with _lock:
         if _state["enabled"]:
             if config:
                 _refuse("it is enabled already, and a configuration cannot be changed after that", "MB_ERR_BUSY", 7)
+            if patch:
+                globals()["patch"]()
             return True
         _check_torch(torch)
         _check_settings(torch)
@@ -145,7 +149,7 @@ def _merge(old, new):
     """Two configurations as one; keys of `new` win."""
     keys = {part.split(":", 1)[0].strip() for part in new.split(",")}
     kept = [part for part in (old or "").split(",") if part and part.split(":", 1)[0].strip() not in keys]
-    return ",".join([*kept, new])
+    return ",".join([*kept, *([new] if new else [])])
 
 
 def enabled():
@@ -237,27 +241,49 @@ def set_memory_fraction(fraction, device=None):
 
 # ---------------------------------------------------------------- pools, sleep
 
+def _nested_in(what):
+    """What this thread has around: pools by ordinal, the tag."""
+    if not hasattr(_around, what):
+        setattr(_around, what, {})
+    return getattr(_around, what)
+
+
+def _tag(tag):
+    if not isinstance(tag, str) or "\0" in tag:
+        raise _lib.MoonbrightError(f"a tag is a text, not {tag!r}")
+    return tag.encode()
+
+
 @contextlib.contextmanager
 def use_pool(pool, device=None):
     """What this thread allocates inside comes from `pool` (a moonbright.Pool of that device)."""
     if not isinstance(pool, Pool):
         raise _lib.MoonbrightError("use_pool() takes a moonbright.Pool; moonbright.device().pool() makes one")
     ordinal = pool.device.ordinal if device is None else _ordinal(device)
+    if ordinal != pool.device.ordinal:
+        raise _lib.MoonbrightError(f"the pool is of device {pool.device.ordinal}, not of {ordinal}")
+    before = _nested_in("pools").get(ordinal)
     _lib.call_plugin("mb_torch_use_pool", ordinal, pool.handle)
+    _nested_in("pools")[ordinal] = pool
     try:
         yield pool
     finally:
-        _lib.call_plugin("mb_torch_use_pool", ordinal, None)
+        usable = before if before and before.is_usable else None
+        _nested_in("pools")[ordinal] = usable
+        _lib.call_plugin("mb_torch_use_pool", ordinal, usable.handle if usable else None)
 
 
 @contextlib.contextmanager
 def sleepable(tag):
-    """Blocks of 1 MiB and more that this thread allocates inside can sleep under that name."""
-    _lib.call_plugin("mb_torch_tag", tag.encode())
+    """Blocks of 1 MiB and more that this thread allocates inside can sleep under that name; the innermost counts."""
+    before = _nested_in("tags").get("tag")
+    _lib.call_plugin("mb_torch_tag", _tag(tag))
+    _nested_in("tags")["tag"] = tag
     try:
         yield
     finally:
-        _lib.call_plugin("mb_torch_tag", None)
+        _nested_in("tags")["tag"] = before
+        _lib.call_plugin("mb_torch_tag", before.encode() if before else None)
 
 
 def sleep(tag, keep=(), device=None):
@@ -267,7 +293,7 @@ def sleep(tag, keep=(), device=None):
     """
     ordinal, size = _ordinal(device), ctypes.c_uint64()
     kept = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in keep]
-    _lib.call_plugin("mb_torch_sleep", ordinal, tag.encode(), ctypes.byref(size))
+    _lib.call_plugin("mb_torch_sleep", ordinal, _tag(tag), ctypes.byref(size))
     if size.value or kept:
         _state["asleep"].setdefault((ordinal, tag), []).extend(kept)
     return size.value
@@ -276,7 +302,7 @@ def sleep(tag, keep=(), device=None):
 def wake(tag, device=None):
     """New frames behind the same addresses; contents of kept tensors are back, others undefined."""
     ordinal, size = _ordinal(device), ctypes.c_uint64()
-    _lib.call_plugin("mb_torch_wake", ordinal, tag.encode(), ctypes.byref(size))
+    _lib.call_plugin("mb_torch_wake", ordinal, _tag(tag), ctypes.byref(size))
     for tensor, copy in _state["asleep"].pop((ordinal, tag), []):
         tensor.data.copy_(copy)
     return size.value

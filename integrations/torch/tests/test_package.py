@@ -80,6 +80,41 @@ class Devices(unittest.TestCase):
         with self.assertRaisesRegex(moonbright.MoonbrightError, "there are release_threshold"):
             self.device.pool(colour=1)
 
+    def test_numbers_that_do_not_fit_are_refused_not_cut(self):
+        d, wrong = self.device, moonbright.MoonbrightError
+        for size in (1 << 64, (1 << 64) + 4096, -1, -(1 << 70)):
+            with self.assertRaisesRegex(wrong, "allowed are 0 to"):
+                d.malloc(size)
+            with self.assertRaisesRegex(wrong, "allowed are"):
+                d.set_limit(size)
+        for size in ("12", 1.5, [1], None):
+            with self.assertRaisesRegex(wrong, "whole number"):
+                d.malloc(size)
+        for ordinal in (1 << 32, -(1 << 40), "0"):
+            with self.assertRaises(wrong):
+                moonbright.Device(ordinal)
+        with self.assertRaises(wrong):
+            d.free(1 << 64)
+        for config in (5, b"tables:driver", "seed:1\0,x", ["seed:1"]):
+            with self.assertRaisesRegex(wrong, "configuration"):
+                moonbright.Device(0, config)
+
+    def test_what_is_closed_or_destroyed_says_so(self):
+        device = moonbright.Device(5)
+        pool = device.pool()
+        gone = device.pool()
+        gone.destroy()
+        gone.destroy()
+        with self.assertRaisesRegex(moonbright.MoonbrightError, "destroyed"):
+            gone.malloc_async(MIB)
+        device.close()
+        device.close()
+        for use in (lambda: device.malloc(MIB), device.stats, device.memory_summary, lambda: device.name,
+                    lambda: device.page_bytes, device.memory_map, lambda: pool.malloc_async(MIB), pool.trim):
+            with self.assertRaisesRegex(moonbright.MoonbrightError, "device 5 is closed"):
+                use()
+        pool.destroy()
+
     def test_pools_have_limits(self):
         with self.device.pool(limit=64 * MIB) as pool:
             pointer = pool.malloc_async(32 * MIB)
@@ -196,6 +231,37 @@ class Plugin(unittest.TestCase):
             self.assertEqual(pool.get("used_current"), 5 * MIB)
             self.plugin.mb_torch_free(pointer, 5 * MIB, 0, None)
             moonbright.device().sync()
+
+    def test_pools_and_tags_nest(self):
+        take = lambda: self.plugin.mb_torch_malloc(5 * MIB, 0, None)  # noqa: E731
+        with moonbright.device().pool() as outer, moonbright.device().pool() as inner:
+            with moonbright.use_pool(outer):
+                with moonbright.use_pool(inner):
+                    blocks = [take()]
+                blocks.append(take())
+            blocks.append(take())
+            self.assertEqual((outer.get("used_current"), inner.get("used_current")), (5 * MIB, 5 * MIB))
+            for block in blocks:
+                self.plugin.mb_torch_free(block, 5 * MIB, 0, None)
+            moonbright.device().sync()
+            with self.assertRaisesRegex(moonbright.MoonbrightError, "the pool is of device 0"):
+                with moonbright.use_pool(outer, device=1):
+                    pass
+        with self.assertRaisesRegex(moonbright.MoonbrightError, "destroyed"):
+            with moonbright.use_pool(outer):
+                pass
+        with moonbright.sleepable("outer"):
+            with moonbright.sleepable("inner"):
+                blocks = [take()]
+            blocks.append(take())
+        self.assertEqual((moonbright.sleep("outer"), moonbright.sleep("inner")), (6 * MIB, 6 * MIB))
+        self.assertEqual((moonbright.wake("outer"), moonbright.wake("inner")), (6 * MIB, 6 * MIB))
+        for block in blocks:
+            self.plugin.mb_torch_free(block, 5 * MIB, 0, None)
+        for tag in (5, "", "a\0b", None):
+            with self.assertRaises(moonbright.MoonbrightError):
+                with moonbright.sleepable(tag):
+                    pass
 
     def test_a_cap(self):
         moonbright.set_memory_cap(50 * MIB)
