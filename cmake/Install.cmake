@@ -1,4 +1,4 @@
-# `make install`: library, header, pkg-config file, man page and command.
+# `make install`: library, header, pkg-config file, man pages and command.
 configure_file(${PROJECT_SOURCE_DIR}/packaging/moonbright.pc.in ${CMAKE_BINARY_DIR}/moonbright.pc @ONLY)
 
 install(TARGETS moonbright_static moonbright_shared

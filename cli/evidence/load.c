@@ -301,12 +301,18 @@ static bool is_modelled(const struct json_value *row)
 
 static void add_replay(struct loader *l, const struct json_value *row)
 {
-    char how[128];
+    const char *what = json_string(row, "what", "");
+    bool spread_out = json_number(row, "generated_streams", 0) > 0;
+    char how[160];
 
     set_machine(l, json_string(row, "device", "software GPU"), json_string(row, "tables", ""));
     set_origin(l, row);
-    snprintf(how, sizeof(how), "%.40s, %.60s", json_string(row, "policy", "?"), l->machine);
-    efficiency(l, row, "efficiency", is_modelled(row) ? FIGURE_MODELLED : FIGURE_MEASURED, how);
+    /* The plug-in's replays have no policy: they are MoonBright's by another door. */
+    snprintf(how, sizeof(how), "%.40s, %s%s%.60s",
+             json_string(row, "policy", *what ? "MoonBright" : "?"), *what ? what : "",
+             *what ? ", " : "", l->machine);
+    efficiency(l, row, spread_out ? "efficiency, streams" : "efficiency",
+               is_modelled(row) ? FIGURE_MODELLED : FIGURE_MEASURED, how);
     calls_of_replay(l, row, "malloc");
     calls_of_replay(l, row, "free");
 }

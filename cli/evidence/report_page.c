@@ -33,7 +33,8 @@ static const struct chart_spec alloc_charts[] = {
 };
 static const struct chart_spec breakdown_charts[] = {
     {PART_LINES, "driver", NULL, "host", BY_WHAT, "The driver, call by call", true, true, NAN},
-    {PART_LINES, "steps", NULL, "complete", BY_WHAT, "MoonBright, step by step", true, true, NAN},
+    {PART_LINES, "steps", NULL, "complete", BY_WHAT,
+     "MoonBright, step by step; a flush is a difference of medians", true, true, NAN},
     {PART_LINES, "breakdown", NULL, "host", BY_WHAT, "Share of page tables as published", true,
      true, NAN},
 };

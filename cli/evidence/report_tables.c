@@ -37,6 +37,8 @@ const char *figure_way(const struct figure *f)
         {"device-isolated", "MoonBright, isolated tables"},
         {"driver", "MoonBright on driver tables"},
         {"simulated", "MoonBright, software GPU"},
+        {"processes: simulated", "MoonBright, software GPU, in processes"},
+        {"threads: simulated", "MoonBright, software GPU, in threads"},
         {"api, one range", "MoonBright’s interface, one range"},
         {"api, page by page", "MoonBright’s interface, page by page"},
     };

@@ -62,6 +62,31 @@ while read -r name; do
     grep -qxF "$name" <<<"$commands" || fail "the man page has an entry for $name, which is no command"
 done < <(sed -E 's/^\.B[RI]? "?([a-z]+).*/\1/' "$WORK/entries" | sort -u)
 
+# And for every option that a command's help tells, those of moonbright-kv in its own page.
+# options FILE: the options that a help text tells.
+options() {
+    grep -oE '(^|[ ,|[])--?[a-z][a-z-]*' "$1" | tr -d ' ,|[' | sort -u
+}
+# in_page PAGE OPTION
+in_page() {
+    grep -qE -- "(^|[^a-z-])$2([^a-z-]|\$)" <(sed 's/\\-/-/g; s/\\fI/ /g; s/\\fR/ /g' "$1")
+}
+while read -r -a words; do
+    "$MOONBRIGHT" "${words[@]}" --help >"$WORK/help"
+    for option in $(options "$WORK/help"); do
+        in_page "$page" "$option" || fail "the man page does not tell $option of ${words[*]}"
+    done
+done < <(for name in $commands; do [ "$name" = help ] || [ "$name" = bench ] || echo "$name"; done
+    sed 's/^/bench /' "$WORK/benches")
+in_page "$page" --no-such-option && fail "the check of options finds everything"
+kv=$(dirname "$MOONBRIGHT")/moonbright-kv
+if [ -x "$kv" ]; then
+    "$kv" --help >"$WORK/help"
+    for option in $(options "$WORK/help"); do
+        in_page "$SOURCE/doc/man/moonbright-kv.1" "$option" || fail "moonbright-kv.1 does not tell $option"
+    done
+fi
+
 run 0 info
 says out "sim:"
 run 0 info --json
