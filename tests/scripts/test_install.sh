@@ -52,3 +52,30 @@ if [ -x "$MB_MOONBRIGHT" ]; then
         fail "the installed command does not run from its prefix"
     [ -f "$prefix/share/man/man1/moonbright.1" ] || fail "no man page"
 fi
+
+# The packages import from the prefix alone, and the example in C compiles as its first lines say.
+python=$prefix/share/moonbright/python
+if [ -d "$python/moonbright" ]; then
+    installed=(env -u LD_LIBRARY_PATH -u MOONBRIGHT_LIBRARY_PATH -u MOONBRIGHT_LIB "PYTHONPATH=$python"
+        MOONBRIGHT=backend:sim python3 -c)
+    expect 0 "${installed[@]}" "import moonbright; print(moonbright.version(), moonbright._lib.find('libmoonbright.so'))"
+    [ "$output" = "$version ${pc%/*/*}/libmoonbright.so" ] || fail "the installed package says «$output»"
+    expect 0 "${installed[@]}" "
+import moonbright_kv as kv
+with kv.Cache.on_device(kv.open_device(), layers=2, kv_heads=2, head_dim=64, max_tokens=256, max_sequences=2) as cache:
+    seq = cache.open()
+    cache.append({seq: 3})
+    cache.publish(seq, [1, 2, 3])
+    for wrong in (lambda: cache.append({seq: (1 << 32) + 1}), lambda: cache.append({seq: -1}),
+                  lambda: cache.attach(seq, [1 << 32]), lambda: cache.reorder([seq], [])):
+        try:
+            wrong()
+        except kv.KVError:
+            continue
+        raise AssertionError('a number that does not fit was cut off')
+"
+    [ -f "$prefix/share/man/man1/moonbright-kv.1" ] || fail "no man page of moonbright-kv"
+fi
+read -ra flags < <("${package[@]}" --cflags --libs moonbright)
+"$MB_CC" "$MB_SOURCE_DIR/examples/c/first.c" -o "$scratch/first" "${flags[@]}" || fail "the example does not compile"
+LD_LIBRARY_PATH=${pc%/*/*} MOONBRIGHT=backend:sim expect 0 "$scratch/first"

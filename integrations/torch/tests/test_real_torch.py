@@ -69,6 +69,28 @@ enable()
 assert torch.cuda.memory.get_allocator_backend() == "pluggable"
 assert moonbright.enabled() and moonbright.enable()
 refused("cannot be changed", lambda: moonbright.enable("growth:fast"))
+refused("cannot be changed", lambda: moonbright.enable({"growth": "fast"}))
+own = torch.cuda.memory.memory_stats
+assert moonbright.enable(patch=True) and torch.cuda.memory.memory_stats is not own
+moonbright.unpatch()
+assert torch.cuda.memory.memory_stats is own
+""")
+
+    def test_wrong_configurations_change_nothing(self):
+        self.run_case("""
+for wrong in ("no_such_key:1", {"no_such_key": 1}, "seed:many", "backend:none"):
+    refused("", lambda: moonbright.enable(wrong, _allow_sim=True))
+for wrong in (5, ["seed:1"], b"seed:1"):
+    refused("a configuration is", lambda: moonbright.enable(wrong, _allow_sim=True))
+assert not moonbright.enabled() and torch.cuda.memory.get_allocator_backend() == "native"
+before = os.environ["MOONBRIGHT"]
+os.environ["MOONBRIGHT"] = "no_such_key:1"
+refused("no_such_key", enable)
+os.environ["MOONBRIGHT"] = before
+# The argument wins over the variable: this asks for CUDA, which is not here, and not for the software GPU.
+refused("cannot serve CUDA here", lambda: moonbright.enable("backend:cuda"))
+enable(config={"device_memory": "256m"})
+assert os.environ["MOONBRIGHT"] == "backend:sim,device_memory:256m", os.environ["MOONBRIGHT"]
 """)
 
     def test_pytorch_calls_what_it_was_given(self):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """A KV cache on ranges of addresses, from Python: a thin front to moonbright_kv.h.
 
-    cache = Cache.on_device(layers=32, kv_heads=8, head_dim=128, max_tokens=8192, max_sequences=64)
+    cache = Cache.on_device(open_device(), layers=32, kv_heads=8, head_dim=128, max_tokens=8192, max_sequences=64)
     seq = cache.open()
     hit = cache.attach(seq, prompt[:-1])            # what others have computed already
     cache.append({seq: len(prompt) - hit}, stream)
@@ -9,11 +9,14 @@
     cache.publish(seq, prompt)
 
 Addresses come from a *place*: a device of MoonBright, CUDA's own mapping calls (a peer), or host memory, where a
-decoder on a CPU can be checked. The libraries are found beside this package, in $MOONBRIGHT_LIB, or by the loader.
+decoder on a CPU can be checked. The libraries are found in $MOONBRIGHT_LIB or $MOONBRIGHT_LIBRARY_PATH,
+beside this package, below the prefix that it is installed to, or by the loader.
 Calls and errors are those of the header; an error raises KVError with the library's text. `stream` is an integer
 handle; torch's `stream.cuda_stream` serves. Needs ctypes alone; tensors() needs PyTorch.
 """
+import array
 import ctypes
+import operator
 import os
 import pathlib
 
@@ -69,12 +72,25 @@ class Stats(ctypes.Structure):
         "mapped_pages", "unmapped_pages", "copies", "copied_bytes", "map_host_ns")]
 
 
+def _directories():
+    for variable in ("MOONBRIGHT_LIB", "MOONBRIGHT_LIBRARY_PATH"):
+        yield from filter(None, os.environ.get(variable, "").split(os.pathsep))
+    yield _HERE
+    if len(_HERE.parents) > 3:  # <prefix>/share/moonbright/python/moonbright_kv
+        yield _HERE.parents[3] / "lib"
+        yield from sorted((_HERE.parents[3] / "lib").glob("*-linux-gnu"))
+
+
 def _load(name):
-    for directory in filter(None, (os.environ.get("MOONBRIGHT_LIB"), _HERE)):
+    for directory in _directories():
         path = pathlib.Path(directory) / f"lib{name}.so"
         if path.exists():
             return ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-    return ctypes.CDLL(f"lib{name}.so", mode=ctypes.RTLD_GLOBAL)
+    try:
+        return ctypes.CDLL(f"lib{name}.so", mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        raise KVError("dlopen", "MB_ERR_IO", f"{error}; looked in {', '.join(map(str, _directories()))} and where the "
+                      "loader looks; set MOONBRIGHT_LIBRARY_PATH to the directory that holds it") from None
 
 
 class _Libraries:
@@ -104,12 +120,28 @@ def libraries():
     return _libraries
 
 
+def _number(value, bits):
+    """A whole number that fits; ctypes would cut it off without a word."""
+    number = operator.index(value)
+    if not 0 <= number < 1 << bits:
+        raise KVError("argument", "MB_ERR_INVALID", f"{number} was given; allowed are 0 to {(1 << bits) - 1}")
+    return number
+
+
+def _u32(value):
+    return ctypes.c_uint32(_number(value, 32))
+
+
 def _u64(value):
-    return ctypes.c_uint64(value)
+    return ctypes.c_uint64(_number(value, 64))
 
 
 def _tokens(tokens):
-    return (ctypes.c_int32 * len(tokens))(*tokens)
+    try:
+        numbers = array.array("i", tokens)
+    except (OverflowError, TypeError) as error:
+        raise KVError("tokens", "MB_ERR_INVALID", f"{error}; tokens are whole numbers of 32 bits") from None
+    return (ctypes.c_int32 * len(numbers)).from_buffer(numbers) if numbers else None
 
 
 class Cache:
@@ -119,8 +151,9 @@ class Cache:
                  max_sequences, chunk_blocks=0, limit_bytes=0, device="cuda", keep=None):
         self.lib = libraries()
         self.device, self.keep = device, (mapper, keep)
-        self.config = Config(layers, kv_heads, head_dim, element_bytes, group_layers, max_tokens, max_sequences,
-                             chunk_blocks, limit_bytes)
+        self.config = Config(*(_number(value, 32) for value in (layers, kv_heads, head_dim, element_bytes, group_layers,
+                                                                max_tokens, max_sequences, chunk_blocks)),
+                             _number(limit_bytes, 64))
         self.handle = ctypes.c_void_p()
         self.lib.call("mb_kv_open_on", ctypes.byref(mapper), ctypes.byref(self.config), ctypes.byref(self.handle))
         self.shape = Shape()
@@ -166,7 +199,7 @@ class Cache:
 
     def open(self, max_tokens=0):
         out = _u64(0)
-        self.lib.call("mb_kv_seq_open", self.handle, ctypes.c_uint32(max_tokens), ctypes.byref(out))
+        self.lib.call("mb_kv_seq_open", self.handle, _u32(max_tokens), ctypes.byref(out))
         return out.value
 
     def free(self, seq):
@@ -174,14 +207,14 @@ class Cache:
 
     def append(self, grow, stream=0):
         """grow: {sequence: tokens}. One batch for all of them."""
-        array = (Grow * len(grow))(*[Grow(seq, count) for seq, count in grow.items()])
-        self.lib.call("mb_kv_append", self.handle, array, len(grow), ctypes.c_void_p(stream))
+        wanted = (Grow * len(grow))(*[Grow(_u64(seq), _u32(count)) for seq, count in grow.items()])
+        self.lib.call("mb_kv_append", self.handle, wanted, len(grow), ctypes.c_void_p(stream))
 
     def sync(self, stream=0):
         self.lib.call("mb_kv_sync", self.handle, ctypes.c_void_p(stream))
 
     def truncate(self, seq, tokens):
-        self.lib.call("mb_kv_truncate", self.handle, _u64(seq), ctypes.c_uint32(tokens))
+        self.lib.call("mb_kv_truncate", self.handle, _u64(seq), _u32(tokens))
 
     def fork(self, seq):
         out = _u64(0)
@@ -191,8 +224,10 @@ class Cache:
     def reorder(self, seqs, parents):
         """seqs[i] becomes what seqs[parents[i]] was."""
         count = len(seqs)
-        self.lib.call("mb_kv_reorder", self.handle, (ctypes.c_uint64 * count)(*seqs),
-                      (ctypes.c_uint32 * count)(*parents), count)
+        if len(parents) != count:
+            raise KVError("mb_kv_reorder", "MB_ERR_INVALID", f"{count} sequences and {len(parents)} parents")
+        self.lib.call("mb_kv_reorder", self.handle, (ctypes.c_uint64 * count)(*(_number(seq, 64) for seq in seqs)),
+                      (ctypes.c_uint32 * count)(*(_number(parent, 32) for parent in parents)), count)
 
     def sleep(self, seq):
         self.lib.call("mb_kv_sleep", self.handle, _u64(seq))
@@ -214,7 +249,7 @@ class Cache:
     def hold(self, seq, tokens):
         """Keeps the published part of the first `tokens` tokens; (prefix, its length)."""
         out, count = _u64(0), ctypes.c_uint32(0)
-        self.lib.call("mb_kv_prefix_hold", self.handle, _u64(seq), ctypes.c_uint32(tokens), ctypes.byref(out),
+        self.lib.call("mb_kv_prefix_hold", self.handle, _u64(seq), _u32(tokens), ctypes.byref(out),
                       ctypes.byref(count))
         return out.value, count.value
 
@@ -239,7 +274,7 @@ class Cache:
 
     def view(self, seq, layer, values):
         out = View()
-        self.lib.call("mb_kv_get_view", self.handle, _u64(seq), ctypes.c_uint32(layer), ctypes.c_bool(values),
+        self.lib.call("mb_kv_get_view", self.handle, _u64(seq), _u32(layer), ctypes.c_bool(values),
                       ctypes.byref(out))
         return out
 
