@@ -44,6 +44,22 @@ static bool has_word(const char *list, const char *word)
     return false;
 }
 
+/* A word that is misspelt would be one that does nothing. */
+static void warn_of_unknown(const char *list)
+{
+    static const char known[] = "off,ipc,time,trace";
+
+    while (list && *list) {
+        size_t length = strcspn(list, ",");
+        char word[32];
+
+        snprintf(word, sizeof(word), "%.*s", (int)(length < 31 ? length : 31), list);
+        if (length && !has_word(known, word))
+            core_note("MOONBRIGHT_PRELOAD: \"%s\" is no word of it; there are %s", word, known);
+        list += length + (list[length] == ',');
+    }
+}
+
 unsigned core_modes(void)
 {
     static _Atomic unsigned known; /* bit 31: read */
@@ -58,7 +74,8 @@ unsigned core_modes(void)
     modes |= has_word(text, "time") ? CORE_TIME : 0u;
     modes |= has_word(text, "ipc") ? CORE_IPC : 0u;
     modes |= has_word(text, "trace") ? CORE_TRACE : 0u;
-    atomic_store_explicit(&known, modes, memory_order_relaxed);
+    if (!atomic_exchange_explicit(&known, modes, memory_order_relaxed))
+        warn_of_unknown(text);
     return modes;
 }
 

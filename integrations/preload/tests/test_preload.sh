@@ -75,6 +75,8 @@ says "set MOONBRIGHT_PRELOAD=ipc"
 # A device that MoonBright cannot open stays with the driver, and one line says so.
 ok "unknown key" env LD_PRELOAD="$library" MOONBRIGHT=nonsense:1 MOONBRIGHT_PRELOAD=time "$program" direct vendor
 says "stays with CUDA: MB_ERR_CONFIG"
+run direct blocks MOONBRIGHT_PRELOAD=tarce,time
+says "\"tarce\" is no word of it"
 
 # Times: for MoonBright's calls and for the driver's.
 run direct blocks MOONBRIGHT_PRELOAD=time MOONBRIGHT_PRELOAD_TIMES="$work/times"
