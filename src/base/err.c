@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum {
-    DETAIL_BYTES = 512, /* with the closing 0 */
+    DETAIL_BYTES = 1024, /* with the closing 0; holds the names of all keys of the configuration */
 };
 
 /* Written by mb__fail*() of this thread only. */

@@ -162,7 +162,7 @@ static enum mb_err bad_item(const struct parse *p, struct span item, const char 
 
 static enum mb_err unknown_key(const struct parse *p, struct span key)
 {
-    char list[320] = "", what[360];
+    char list[760] = "", what[800];
 
     for (unsigned i = 0; i < p->key_count; i++)
         add_word(list, sizeof(list), p->keys[i].name);

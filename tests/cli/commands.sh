@@ -87,6 +87,14 @@ if [ -x "$kv" ]; then
     done
 fi
 
+# The error for an unknown key lists all that the page of the configuration tells, to the last.
+if MOONBRIGHT=no_such_key:1 "$MOONBRIGHT" info >"$WORK/out" 2>"$WORK/err"; then fail "an unknown key was taken"; fi
+grep -oE '^\| `[a-z_]+`' "$SOURCE/doc/configuration.md" | tr -d '|` ' >"$WORK/keys"
+[ "$(wc -l <"$WORK/keys")" -gt 9 ] || fail "no list of keys"
+while read -r key; do
+    grep -qE "(are|,) $key(,|\$)" "$WORK/err" || fail "the error for an unknown key does not name $key"
+done <"$WORK/keys"
+
 run 0 info
 says out "sim:"
 run 0 info --json
