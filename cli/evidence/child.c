@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -73,7 +74,7 @@ static bool drain(struct stream *out, struct stream *err, uint64_t end_ns)
 static pid_t start(const char *const *words, int out[2], int err[2])
 {
     char *argv[WORDS_MAX + 2] = {(char *)"moonbright"};
-    pid_t child;
+    pid_t child, parent = getpid();
     int nothing;
 
     for (unsigned i = 0; i < WORDS_MAX && words[i]; i++)
@@ -82,6 +83,9 @@ static pid_t start(const char *const *words, int out[2], int err[2])
     child = fork();
     if (child)
         return child;
+    /* Who ends the command ends its benches. */
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+        _exit(127);
     nothing = open("/dev/null", O_RDONLY);
     if (nothing < 0 || dup2(nothing, 0) < 0 || dup2(out[1], 1) < 0 || dup2(err[1], 2) < 0)
         _exit(127);

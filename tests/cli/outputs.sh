@@ -21,6 +21,31 @@ run 1 bench all --html "$WORK" --backend sim
 says err "directory"
 run 1 bench all --html "$WORK/none/page.html" --backend sim
 says err "No such file"
+# Interrupted in the middle: as it was, nothing beside it, and no bench goes on alone.
+python3 - "$MOONBRIGHT" "$WORK" <<'PYTHON' || fail "an interrupted command left something behind"
+import os, signal, subprocess, sys, time
+command, work = sys.argv[1], sys.argv[2] + "/stopped"
+os.mkdir(work)
+def children(pid):
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return file.read().split()
+for stop in (signal.SIGINT, signal.SIGTERM):
+    for name in ("page.html", "out.json"):
+        with open(f"{work}/{name}", "w") as file:
+            file.write("before")
+    process = subprocess.Popen([command, "bench", "all", "--backend", "sim", "--quiet", "--only", "churn", "--html",
+                                work + "/page.html", "--json", work + "/out.json"])
+    while not children(process.pid):
+        assert process.poll() is None, "the command ended before it was interrupted"
+        time.sleep(0.01)
+    child = children(process.pid)[0]
+    process.send_signal(stop)
+    assert process.wait() == -stop, process.returncode
+    while os.path.exists(f"/proc/{child}") and " Z " not in open(f"/proc/{child}/stat").read():
+        time.sleep(0.01)  # the test's own time limit ends this
+    assert sorted(os.listdir(work)) == ["out.json", "page.html"], os.listdir(work)
+    assert all(open(f"{work}/{name}").read() == "before" for name in os.listdir(work))
+PYTHON
 # Through a link, with the rights of the file that was there, and nothing left beside it.
 mkdir "$WORK/there"
 echo old >"$WORK/there/page.html"
