@@ -38,21 +38,21 @@ TEST(the_old_detail_may_be_an_argument)
     CHECK_STR_EQ(mb_error_detail(), "outer <inner>");
 }
 
-TEST(long_texts_are_cut_at_511_bytes)
+TEST(long_texts_are_cut_at_1023_bytes)
 {
     char text[1000];
 
     memset(text, 'a', sizeof(text) - 1);
     text[sizeof(text) - 1] = 0;
     mb__fail(MB_ERR_IO, "%s", text);
-    CHECK_EQ(strlen(mb_error_detail()), 511);
+    CHECK_EQ(strlen(mb_error_detail()), 1023);
     for (int i = 0; i < 3; i++)
         mb__fail_in(MB_ERR_IO, "prefix %d", i);
-    CHECK_EQ(strlen(mb_error_detail()), 511);
+    CHECK_EQ(strlen(mb_error_detail()), 1023);
     CHECK_EQ(strncmp(mb_error_detail(), "prefix 2: prefix 1: prefix 0: aaa", 33), 0);
     mb__fail(MB_ERR_IO, "tail");
     mb__fail_in(MB_ERR_IO, "%s", text);
-    CHECK_EQ(strlen(mb_error_detail()), 511);
+    CHECK_EQ(strlen(mb_error_detail()), 1023);
 }
 
 static void *other_thread(void *seen)
