@@ -116,6 +116,7 @@ static void free_records(struct mb_kv *kv)
     free(kv->buckets);
     free(kv->chunks);
     free(kv->refs);
+    free(kv->read_by);
     free(kv->free_list);
     free(kv->slots);
     free(kv->holds);

@@ -89,7 +89,8 @@ struct mb_kv {
 
     struct kv_chunk *chunks; /* chunk_count places */
     uint32_t chunk_count, chunk_limit;
-    uint32_t *refs; /* of each block of each place */
+    uint32_t *refs;    /* of each block of each place */
+    uint32_t *read_by; /* of each: copies of the append under way; each is one of its refs */
     uint32_t *free_list;
     uint32_t free_count;
 

@@ -148,6 +148,12 @@ MB_API enum mb_err mb_kv_seq_close(mb_kv kv, mb_kv_seq seq)
 
 /* ------------------------------------------------------------------ grow */
 
+/* Copies that are to read the block are no owners of it. */
+static bool is_own(const struct mb_kv *kv, uint32_t block)
+{
+    return kv->refs[block] - kv->read_by[block] == 1;
+}
+
 /* The last, unfilled block becomes the sequence's own; by a copy if others refer to it. */
 static enum mb_err own_tail(struct mb_kv *kv, struct kv_slot *slot)
 {
@@ -158,18 +164,32 @@ static enum mb_err own_tail(struct mb_kv *kv, struct kv_slot *slot)
         return MB_OK;
     entry = slot->want[slot->wanted - 1];
     block = kv_block_of(entry);
-    if (kv->refs[block] == 1) {
+    err = is_own(kv, block) ? MB_OK : kv_make_room(kv, 1);
+    if (is_own(kv, block)) { /* by now: the prefix that shared it may just have been evicted */
         if (entry & KV_READ_ONLY)
             kv_set_want(kv, slot, slot->wanted - 1, block + 1);
         return MB_OK;
     }
-    err = kv_make_room(kv, 1);
     if (err)
         return err;
+    kv_ref(kv, block);
+    kv->read_by[block]++;
     kv_set_want(kv, slot, slot->wanted - 1, kv_take(kv) + 1);
     kv->tails[kv->tail_count++] =
         (struct kv_tail){(uint32_t)(slot - kv->slots), slot->wanted - 1, block, filled};
     return MB_OK;
+}
+
+/* Until now no block that a copy reads could be taken: another copy of the batch might have written
+ * it. */
+static void let_go_of_tails(struct mb_kv *kv)
+{
+    while (kv->tail_count) {
+        uint32_t block = kv->tails[--kv->tail_count].from;
+
+        kv->read_by[block]--;
+        kv_unref(kv, block);
+    }
 }
 
 static enum mb_err grow_one(struct mb_kv *kv, struct kv_slot *slot, uint32_t tokens)
@@ -245,9 +265,9 @@ MB_API enum mb_err mb_kv_append(mb_kv kv, const struct mb_kv_grow *list, unsigne
         err = grow_one(kv, &kv->slots[kv->undo[done].slot], list[done].tokens);
     if (!err)
         err = kv_flush(kv, stream);
-    kv->tail_count = 0;
     while (err && done > 0)
         undo_one(kv, &kv->undo[--done]);
+    let_go_of_tails(kv);
     pthread_mutex_unlock(&kv->lock);
     return err;
 }

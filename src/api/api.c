@@ -373,31 +373,14 @@ static __attribute__((noinline, cold)) enum mb_err captured(mb_device dev, mb_st
     return err ? mb__fail_in(err, "%s", call) : MB_OK;
 }
 
-/* In a pool that keeps its memory nobody is asked whether the device is done: a graph may be
- * replayed. There the host's free takes its place in the stream of the allocation. */
-static bool frees_on_stream(const struct mb__block *block, mb_stream *stream)
-{
-    const struct mb__stream *own = block->stream;
-
-    if (!own || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
-        return false;
-    *stream = own->native;
-    return true;
-}
-
-/* How `ptr` is freed: by the host or on *stream. */
-static inline enum mb_err check_free(mb_device dev, const void *ptr, bool *host, mb_stream *stream)
+static inline enum mb_err check_free(mb_device dev, const void *ptr, bool host, mb_stream stream)
 {
     const struct mb__block *block;
-    bool keep;
 
-    if (*host ? !__atomic_load_n(&dev->keep_pools, __ATOMIC_RELAXED) : !mb__capturing(dev, *stream))
+    if (host || !mb__capturing(dev, stream))
         return MB_OK;
     block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
-    keep = block && block->pool->keep;
-    if (keep && *host)
-        *host = !frees_on_stream(block, stream);
-    return keep || *host ? MB_OK : captured(dev, *stream, "mb_free_async");
+    return block && block->pool->keep ? MB_OK : captured(dev, stream, "mb_free_async");
 }
 
 static inline enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host,
@@ -412,7 +395,7 @@ static inline enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, b
 
 static inline enum mb_err do_free(mb_device dev, void *ptr, bool host, mb_stream stream)
 {
-    enum mb_err err = check_free(dev, ptr, &host, &stream);
+    enum mb_err err = check_free(dev, ptr, host, stream);
 
     if (err)
         return err;

@@ -272,13 +272,20 @@ static enum mb_err check_list(struct mb_device *dev, const struct mb_access *lis
     return MB_OK;
 }
 
+/* Behind the block's last byte that is the caller's; its upper red zone may lie in a page of its
+ * own, or of another block. */
+static uint64_t users_end(const struct mb__block *block)
+{
+    return mb__block_end(block) - block->zone_bytes;
+}
+
 /* A block that was freed while it was open: access to it may still be taken back. */
 static struct mb__block *freed_block(const struct mb_device *dev, uint64_t va)
 {
     for (size_t i = 0; dev->given && i < dev->given->list.count; i++) {
         struct mb__block *block = dev->given->list.data[i].block;
 
-        if (block && va >= block->addr && va - block->addr < block->bytes)
+        if (block && va >= block->addr && va < users_end(block))
             return block;
     }
     return NULL;
@@ -304,16 +311,16 @@ static enum mb_err locate(struct mb_device *dev, void *ptr, uint64_t bytes, bool
                             bytes);
         return MB_OK;
     }
-    block = mb__block_holding(dev, va);
+    block = mb__block_to_show(dev, va);
     if (!block && closing)
         block = freed_block(dev, va);
-    if (!block || bytes > block->addr + block->bytes - va)
+    if (!block || va >= users_end(block) || bytes > users_end(block) - va)
         return mb__fail(MB_ERR_NOT_FOUND,
                         "[%p, +%" PRIu64 ") lies neither in a mapping nor in a block of device %d",
                         ptr, bytes, dev->config.hw.ordinal);
     out->block = block;
     out->va = block->addr & ~(FRAME - 1);
-    end = (block->addr + block->bytes + FRAME - 1) & ~(FRAME - 1);
+    end = (users_end(block) + FRAME - 1) & ~(FRAME - 1);
     out->pages = (uint32_t)((end - out->va) / FRAME);
     return MB_OK;
 }
@@ -451,7 +458,7 @@ static bool page_open(const struct mb_device *peer, uint64_t page)
 bool mb__access_covers(const struct mb_device *peer, uint64_t addr, uint64_t bytes)
 {
     uint64_t page = addr & ~(FRAME - 1);
-    bool covered = true;
+    bool covered = bytes <= UINT64_MAX - addr;
 
     pthread_mutex_lock(&lock);
     for (; covered && page < addr + bytes; page += FRAME)

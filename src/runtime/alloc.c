@@ -279,20 +279,32 @@ static enum mb_err spared(struct mb__request *req)
     return from_both(req);
 }
 
+/* The lock is dropped meanwhile; a pool without blocks may be destroyed then. */
+static enum mb_err wait_on_host(struct mb__request *req, const char *what)
+{
+    uint32_t id = req->pool->id;
+    enum mb_err err = mb__wait_on_host(req->dev);
+
+    if (!mb__pool_is_open(req->pool) || req->pool->id != id)
+        return mb__fail(MB_ERR_INVALID, "another thread destroyed the pool during the request");
+    if (!err)
+        return MB_OK;
+    mb__log(MB_LOG_INFO, "runtime", "host wait for %s: %s", what, mb_error_detail());
+    return MB_ERR_NO_MEMORY;
+}
+
 /* What other pools gave back last may still be shown by windows that were dropped only then: such
  * frames serve once the unmap has been executed. */
 static enum mb_err after_drain(struct mb__request *req)
 {
     struct mb_vm_stats stats;
+    enum mb_err err;
 
     mb__vm_stats(req->dev->vm, &stats);
     if (!stats.draining_bytes)
         return MB_ERR_NO_MEMORY;
-    if (mb__wait_on_host(req->dev)) {
-        mb__log(MB_LOG_INFO, "runtime", "host wait for frames: %s", mb_error_detail());
-        return MB_ERR_NO_MEMORY;
-    }
-    return retry(req);
+    err = wait_on_host(req, "frames");
+    return err ? err : retry(req);
 }
 
 static enum mb_err after_host_wait(struct mb__request *req)
@@ -303,11 +315,9 @@ static enum mb_err after_host_wait(struct mb__request *req)
         return MB_ERR_NO_MEMORY; /* nothing that was captured has been executed */
     req->dev->counters.retries++;
     req->dev->counters.host_waits++;
-    err = mb__wait_on_host(req->dev);
-    if (err) {
-        mb__log(MB_LOG_INFO, "runtime", "host wait for pending frees: %s", mb_error_detail());
-        return MB_ERR_NO_MEMORY;
-    }
+    err = wait_on_host(req, "pending frees");
+    if (err)
+        return err;
     mb__bins_flush(req->dev, NULL);
     mb__promote(req->pool, true);
     err = retry(req);
@@ -619,7 +629,8 @@ static void unpublish(struct mb_device *dev, struct mb__block *block, struct mb_
     mb__order_unref(block->uses);
     block->uses = order;
     block->stream = stream;
-    block->ticket = stream ? mb__stream_ticket(stream) : 0;
+    /* A retired stream's last ticket was closed when it retired. */
+    block->ticket = stream ? mb__stream_ticket(stream) - stream->retired : 0;
     if (!block->pins)
         mb__block_return(dev, block, stream, block->ticket);
 }
@@ -653,6 +664,9 @@ static void take_back(struct mb_device *dev, struct mb__block *block)
     dev->counters.frees--;
 }
 
+/* In a pool that keeps its memory nobody is asked whether the device is done, as a graph may be
+ * replayed: there the host's free takes its place in the stream of the allocation, even if that has
+ * been destroyed. */
 static enum mb_err free_locked(struct mb_device *dev, void *ptr, bool host, mb_stream native)
 {
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
@@ -673,6 +687,8 @@ static enum mb_err free_locked(struct mb_device *dev, void *ptr, bool host, mb_s
                                      __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
         return mb__fail(MB_ERR_DOUBLE_FREE,
                         "%s(%p): the block was freed before; free each block once", call, ptr);
+    if (host && block->pool->keep)
+        stream = block->stream;
     err = prepare_free(block, stream, &order);
     if (!err)
         err = mb__debug_on_free(dev, block, stream);
@@ -682,7 +698,7 @@ static enum mb_err free_locked(struct mb_device *dev, void *ptr, bool host, mb_s
         return err;
     }
     unpublish(dev, block, stream, order);
-    if (stream)
+    if (stream && !stream->retired)
         mb__bins_learn_stream(dev, stream);
     return MB_OK;
 }

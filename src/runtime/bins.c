@@ -281,10 +281,12 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
 }
 
 /* The record was looked up without a lock: by now it may be another block's. Only whoever has taken
- * its state away may look at its fields. */
-static bool is_ours(const struct mb__block *block, uint64_t addr)
+ * its state away may look at its fields. A free by the host in a pool that keeps its memory takes the
+ * slow path, which finds out in whose order it is. */
+static bool is_ours(const struct mb__block *block, uint64_t addr, bool host)
 {
-    return block->addr == addr && !__atomic_load_n(&block->pins, __ATOMIC_RELAXED) &&
+    return block->addr == addr && !(host && block->pool->keep) &&
+           !__atomic_load_n(&block->pins, __ATOMIC_RELAXED) &&
            !__atomic_load_n(&block->shown, __ATOMIC_SEQ_CST) &&
            !__atomic_load_n(&block->uses, __ATOMIC_RELAXED);
 }
@@ -309,7 +311,7 @@ bool mb__bins_free(struct mb_device *dev, uint64_t addr, struct mb__block *block
          * show the block: it sees the state, or we see its mark. */
         if (__atomic_compare_exchange_n(&block->state, &live, MB__BLOCK_BINNED, false,
                                         __ATOMIC_SEQ_CST, __ATOMIC_RELAXED)) {
-            served = is_ours(block, addr) && push(dev, shard, block, stream, index);
+            served = is_ours(block, addr, host) && push(dev, shard, block, stream, index);
             if (!served)
                 __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);
         }

@@ -91,18 +91,13 @@ static uint64_t upper_zone(const struct mb__block *block)
     return block->addr + ((block->requested + 7) & ~(uint64_t)7);
 }
 
-static uint64_t block_end(const struct mb__block *block)
-{
-    return block->addr - block->zone_bytes + block->bytes;
-}
-
 static enum mb_err fill_zones(struct mb_device *dev, const struct mb__block *block)
 {
     uint64_t upper = upper_zone(block);
     enum mb_err err =
         fill(dev, block->stream, block->addr - block->zone_bytes, block->zone_bytes, ZONE_SEED);
 
-    return err ? err : fill(dev, block->stream, upper, block_end(block) - upper, ZONE_SEED);
+    return err ? err : fill(dev, block->stream, upper, mb__block_end(block) - upper, ZONE_SEED);
 }
 
 static enum mb_err check_zone(struct mb_device *dev, const struct mb__block *block,
@@ -129,7 +124,8 @@ static enum mb_err check_zones(struct mb_device *dev, const struct mb__block *bl
     enum mb_err err = check_zone(dev, block, stream, block->addr - block->zone_bytes,
                                  block->zone_bytes, "before");
 
-    return err ? err : check_zone(dev, block, stream, upper, block_end(block) - upper, "behind");
+    return err ? err
+               : check_zone(dev, block, stream, upper, mb__block_end(block) - upper, "behind");
 }
 
 /* Poison is a function of the home address, so a block made of several pieces is checked piece by
@@ -240,6 +236,11 @@ enum mb_err mb__debug_on_free(struct mb_device *dev, struct mb__block *block,
 
     if (dev->config.checks & (MB__CHECK_REDZONE | MB__CHECK_POISON))
         err = wait_for_users(dev, block->uses);
+    if (stream && stream->retired) { /* nothing can be enqueued there any more */
+        if (!err && dev->config.checks & (MB__CHECK_REDZONE | MB__CHECK_POISON))
+            err = wait_for_user(dev, stream);
+        stream = NULL;
+    }
     if (!err && dev->config.checks & MB__CHECK_REDZONE)
         err = check_zones(dev, block, stream);
     /* While aliases live, the contents are theirs: mb__debug_on_unpin() poisons. */

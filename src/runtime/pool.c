@@ -435,9 +435,6 @@ static enum mb_err set_keep(struct mb_pool *pool, uint64_t value)
                                               "graph would not see; leave it out");
     if (value && !pool->keep && pool->heap.total_bytes)
         return mb__fail(MB_ERR_BUSY, "MB_POOL_KEEP is set before the first block of a pool");
-    __atomic_store_n(&pool->dev->keep_pools,
-                     pool->dev->keep_pools + (uint32_t)value - (uint32_t)pool->keep,
-                     __ATOMIC_RELAXED);
     pool->keep = value;
     return MB_OK;
 }

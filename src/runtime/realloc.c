@@ -159,16 +159,23 @@ static enum mb_err resize(struct mb_device *dev, struct mb__block *block, uint64
     return err == MB_ERR_NO_MEMORY ? mb__stitch_longer(dev, block, requested, bytes) : err;
 }
 
+/* The block to be resized, as it was when the lock was held. */
+struct old_block {
+    uint64_t bytes; /* as asked for */
+    struct mb_pool *pool;
+    struct mb__stream
+        *stream; /* of the allocation; records of streams live as long as the device */
+};
+
 static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t requested, void **out,
-                              uint64_t *old_bytes, struct mb_pool **pool)
+                              struct old_block *old)
 {
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
     enum mb_err err;
 
     if (!block || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
         return mb__bad_pointer(dev, ptr, "mb_realloc");
-    *old_bytes = block->requested;
-    *pool = block->pool;
+    *old = (struct old_block){block->requested, block->pool, block->stream};
     if (requested > dev->hw->caps.total_bytes)
         return MB_ERR_NO_MEMORY; /* rounding must not wrap; malloc tells and counts it */
     if (block->pins)
@@ -183,13 +190,27 @@ static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t request
     return err;
 }
 
+/* In a pool that keeps its memory the host frees in the order of the allocation's stream, and the
+ * new block takes the place of the old one. Nobody else knows it yet. */
+static void keep_order(struct mb_device *dev, const void *new, const struct old_block *old)
+{
+    struct mb__block *block;
+
+    mb__lock(&dev->lock);
+    block = mb__table_get(&dev->table, (uint64_t)(uintptr_t) new);
+    if (block && block->pool->keep)
+        block->stream = old->stream;
+    mb__unlock(&dev->lock);
+}
+
 /* On the default stream; the host waits. */
 static enum mb_err copy_over(struct mb_device *dev, void *dst, void *src, uint64_t bytes)
 {
-    enum mb_err err = MB_OK;
+    enum mb_err err;
 
     mb__lock(&dev->lock);
-    if (bytes)
+    err = mb__not_captured(dev, NULL);
+    if (!err && bytes)
         err = mb__device_copy(dev, dst, src, (bytes + 7) & ~(uint64_t)7, NULL);
     mb__unlock(&dev->lock);
     return err ? err : mb__stream_sync(dev, NULL);
@@ -197,21 +218,21 @@ static enum mb_err copy_over(struct mb_device *dev, void *dst, void *src, uint64
 
 enum mb_err mb__realloc(struct mb_device *dev, void *ptr, uint64_t requested, void **out)
 {
-    struct mb_pool *pool = NULL;
-    uint64_t old_bytes = 0;
+    struct old_block old = {0};
     void *new;
     enum mb_err err;
 
     mb__lock(&dev->lock);
-    err = try_resize(dev, ptr, requested, out, &old_bytes, &pool);
+    err = try_resize(dev, ptr, requested, out, &old);
     mb__unlock(&dev->lock);
     if (err != MB_ERR_NO_MEMORY)
         return err;
-    err = mb__malloc(dev, pool, requested, true, NULL, &new);
+    err = mb__malloc(dev, old.pool, requested, true, NULL, &new);
     if (err)
         return err;
+    keep_order(dev, new, &old);
     mb__watch_note(dev, MB_HOOK_MALLOC, (uint64_t)(uintptr_t) new, requested, NULL);
-    err = copy_over(dev, new, ptr, old_bytes < requested ? old_bytes : requested);
+    err = copy_over(dev, new, ptr, old.bytes < requested ? old.bytes : requested);
     if (err) {
         (void)mb__free(dev, new, true, NULL);
         return err;

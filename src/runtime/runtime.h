@@ -162,6 +162,12 @@ struct mb__block {
     bool shown; /* frames were to be shown elsewhere at least once: frees take the lock; atomic */
 };
 
+/* Behind the last byte of the block's memory, red zones included. */
+static inline uint64_t mb__block_end(const struct mb__block *block)
+{
+    return block->addr - block->zone_bytes + block->bytes;
+}
+
 /* A range of addresses that shows pieces of the heap in a row. With a block: its address. Without:
  * cached, and useful again once all its pieces are free. */
 struct mb__window {
@@ -293,10 +299,9 @@ struct mb_device {
     _Alignas(MB__APART) struct mb__shard *shards; /* MB__SHARDS of them; constant after open */
     bool use_bins;                                /* constant after open */
     bool asks_capture;                            /* captures are looked for; constant after open */
-    uint32_t keep_pools;      /* with MB_POOL_KEEP; written under the lock, read without (atomic) */
-    uint64_t bin_bytes;       /* bound of mb__shard.bytes; constant */
-    uint64_t large_bin_bytes; /* bound of mb__shard.large_bytes; constant */
-    struct mb__watch *watch;  /* NULL: nobody looks on; set once (atomic); owned */
+    uint64_t bin_bytes;                           /* bound of mb__shard.bytes; constant */
+    uint64_t large_bin_bytes;                     /* bound of mb__shard.large_bytes; constant */
+    struct mb__watch *watch; /* NULL: nobody looks on; set once (atomic); owned */
     struct mb_pool *default_pool;
     struct mb__table table;
     _Alignas(MB__APART) struct mb_lock lock;

@@ -31,5 +31,8 @@ enum mb_err mb__vmm_sleep(struct mb_device *dev, void *va, uint64_t bytes, mb_st
 enum mb_err mb__vmm_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_stream native);
 /* Does the address lie in a range of mb_mem_reserve(), mapped or not? */
 bool mb__vmm_reserved(struct mb_device *dev, uint64_t addr);
+/* The live block at the address, about to be shown elsewhere: its frees take the lock from now on.
+ * NULL: none. */
+struct mb__block *mb__block_to_show(struct mb_device *dev, uint64_t src);
 
 #endif

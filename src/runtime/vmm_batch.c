@@ -165,7 +165,11 @@ static enum mb_err work_map(struct mb_device *dev, const struct mb_map_op *op,
 
     for (uint32_t i = 0; op->mem->absent && i < at->count; i++)
         if (!op->mem->homes[index + i].addr)
-            return mb__fail(MB_ERR_NOT_MAPPED, "page %u of the memory is asleep; wake it first",
+            return mb__fail(MB_ERR_NOT_MAPPED,
+                            op->mem->maps[index + i]
+                                ? "page %u of the memory is asleep; wake it first"
+                                : "page %u of the memory was unmapped asleep and has no frame any "
+                                  "more; create other memory",
                             index + i);
     err = note_empty(dev, at, at->first, at->count);
     for (uint32_t i = 0; !err && i < at->count; i++)
@@ -175,7 +179,7 @@ static enum mb_err work_map(struct mb_device *dev, const struct mb_map_op *op,
 
 /* The block that holds src. Its pins are counted when the batch has been submitted; until then the
  * mark keeps the warm path, which takes no lock, from giving it to somebody else. */
-static struct mb__block *block_to_show(struct mb_device *dev, uint64_t src)
+struct mb__block *mb__block_to_show(struct mb_device *dev, uint64_t src)
 {
     struct mb__block *block = mb__block_holding(dev, src);
 
@@ -192,9 +196,9 @@ static enum mb_err alias_block(struct mb_device *dev, uint64_t src, enum mb_prot
                                const struct place *at, uint32_t page, uint32_t most,
                                uint32_t *count)
 {
-    struct mb__block *block = block_to_show(dev, src);
+    struct mb__block *block = mb__block_to_show(dev, src);
     uint32_t word = page_word(PAGE_MAPPED, prot) | (uint32_t)PAGE_OF_BLOCK | PAGE_MOVED;
-    uint64_t whole = block ? (block->addr + block->bytes - src) / FRAME : 0;
+    uint64_t whole = block ? (mb__block_end(block) - src) / FRAME : 0;
     struct page *pages = &at->where->pages[page];
     enum mb_err err;
 

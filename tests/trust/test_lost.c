@@ -72,6 +72,47 @@ TEST(request_gives_up_and_succeeds_later)
     }
 }
 
+static const struct mb_hw_ops *real_ops;
+static mb_pool doomed;
+
+/* What another thread does while a request waits without the lock. */
+static enum mb_err destroy_and_wait(struct mb_hw_dev *hw, struct mb_hw_fence fence, uint64_t ns)
+{
+    if (doomed)
+        RT_OK(mb_pool_destroy(doomed));
+    doomed = NULL;
+    return real_ops->fence_wait_host(hw, fence, ns);
+}
+
+/* A pool that holds nothing may go while a request of it waits. */
+TEST(pool_is_destroyed_while_a_request_waits)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    mb_stream stream = rt_stream(dev), other = rt_stream(dev);
+    struct mb_hw_ops ops = *dev->hw->ops;
+    mb_pool pool = NULL, again = NULL;
+    void *block = rt_malloc(dev, 48 * RT_MIB, stream), *ptr = NULL;
+
+    RT_OK(mb_pool_create(dev, &pool));
+    RT_OK(mb_pool_set(pool, MB_POOL_REUSE_INTERNAL_DEPS, 0));
+    gate(dev, stream);
+    RT_OK(mb_free_async(dev, block, stream));
+    real_ops = dev->hw->ops;
+    ops.fence_wait_host = destroy_and_wait;
+    dev->hw->ops = &ops;
+    doomed = pool;
+    CHECK_EQ(mb_pool_malloc_async(pool, 40 * RT_MIB, other, &ptr), MB_ERR_INVALID);
+    dev->hw->ops = real_ops;
+    CHECK_PTR_EQ(doomed, NULL);
+    CHECK_PTR_EQ(ptr, NULL);
+    open_gate(dev);
+    RT_OK(mb_pool_create(dev, &again));
+    RT_OK(mb_pool_malloc_async(again, 40 * RT_MIB, other, &ptr));
+    RT_OK(mb_free_async(dev, ptr, other));
+    RT_OK(mb_pool_destroy(again));
+    rt_close(dev);
+}
+
 /* Waiting for what nobody will ever signal is named, not waited for. */
 TEST(synchronize_names_who_waits)
 {

@@ -331,6 +331,35 @@ TEST(checks_know_what_a_peer_may_use)
     rt_close(b);
 }
 
+/* The upper red zone of a block may be all that it has of its last page, or lie behind the last
+ * mapped one. */
+TEST(red_zones_are_not_opened)
+{
+    static const char *const checks[] = {"", "check:redzone", "check:redzone|uaf", "check:uaf"};
+
+    for (unsigned k = 0; k < sizeof(checks) / sizeof(checks[0]); k++) {
+        mb_device a = open_at(0, checks[k]), b = open_at(1, checks[k]);
+        void *block = NULL, *next = NULL;
+
+        RT_OK(mb_malloc(a, 2 * PAGE - 1024, &block));
+        RT_OK(mb_malloc(a, PAGE - 1024, &next));
+        RT_OK(give(a, block, 2 * PAGE - 1024, b, MB_PROT_READ));
+        CHECK_EQ(access_of(a, block, b), MB_PROT_READ);
+        if (((uintptr_t)block ^ (uintptr_t)next) >= 2 * PAGE)
+            CHECK_EQ(access_of(a, next, b), MB_PROT_NONE);
+        rt_fill(a, block, 2 * PAGE - 1024, 1, NULL);
+        RT_OK(mb_device_sync(a));
+        rt_verify(b, block, 2 * PAGE - 1024, 1, NULL);
+        rt_clean(b);
+        CHECK(mb_fill_async(b, block, UINT64_MAX - 7, 1, NULL) == MB_ERR_INVALID);
+        RT_OK(give(a, block, 8, b, MB_PROT_NONE));
+        RT_OK(mb_free(a, block));
+        RT_OK(mb_free(a, next));
+        rt_close(a);
+        rt_close(b);
+    }
+}
+
 /* ------------------------------------------------------------------ threads */
 
 enum {

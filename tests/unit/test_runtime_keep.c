@@ -137,3 +137,70 @@ TEST(where_it_cannot_be_it_is_refused)
     RT_OK(mb_pool_destroy(pool));
     rt_close(dev);
 }
+
+/* A resize is a free too: the old memory stays in its stream's order, and the new block's as well. */
+TEST(what_realloc_leaves_serves_nobody_else)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    mb_pool pool = keep_pool(dev);
+    mb_stream one = rt_stream(dev), two = rt_stream(dev);
+    void *block = take(pool, 8 * RT_MIB, one), *longer = NULL, *other;
+
+    rt_fill(dev, block, 8 * RT_MIB, 1, one);
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_realloc(dev, block, 16 * RT_MIB, &longer));
+    RT_OK(mb_verify_async(dev, longer, 8 * RT_MIB, rt_seed(block, 1), one));
+    CHECK(longer != block);
+    other = take(pool, 8 * RT_MIB, two);
+    CHECK(other != block);
+    CHECK_PTR_EQ(take(pool, 8 * RT_MIB, one), block);
+    RT_OK(mb_free(dev, longer));
+    RT_OK(mb_free(dev, other));
+    other = take(pool, 16 * RT_MIB, two);
+    CHECK(other != longer);
+    CHECK_PTR_EQ(take(pool, 16 * RT_MIB, one), longer);
+    RT_OK(mb_free(dev, other));
+    RT_OK(mb_free(dev, longer));
+    RT_OK(mb_free(dev, block));
+    drop(dev, pool);
+    rt_close(dev);
+}
+
+/* A block may outlive the stream it was allocated on. */
+TEST(a_block_is_freed_after_its_stream)
+{
+    static const char *const kinds[] = {"", ",cache:no", ",check:redzone|poison"};
+
+    for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        char config[96];
+        mb_device dev;
+        mb_pool pool;
+        mb_stream gone, two;
+        void *block[3], *longer = NULL, *other;
+
+        snprintf(config, sizeof(config), "backend:sim,device_memory:256m%s", kinds[k]);
+        dev = rt_open(config);
+        pool = keep_pool(dev);
+        gone = rt_stream(dev);
+        for (unsigned i = 0; i < 3; i++) {
+            block[i] = take(pool, 8 * RT_MIB, gone);
+            rt_fill(dev, block[i], 8 * RT_MIB, i, gone);
+        }
+        RT_OK(mb_stream_destroy(dev, gone));
+        RT_OK(mb_free(dev, block[0]));
+        CHECK_EQ(mb_free(dev, block[0]), MB_ERR_DOUBLE_FREE);
+        RT_OK(mb_device_sync(dev));
+        two = rt_stream(dev); /* may get the record of the one that is gone */
+        RT_OK(mb_free(dev, block[1]));
+        RT_OK(mb_realloc(dev, block[2], 20 * RT_MIB, &longer));
+        other = take(pool, 1 * RT_MIB, two);
+        rt_fill(dev, other, 1 * RT_MIB, 9, two);
+        rt_fill(dev, longer, 20 * RT_MIB, 10, NULL);
+        rt_verify(dev, other, 1 * RT_MIB, 9, two);
+        rt_clean(dev);
+        RT_OK(mb_free(dev, longer));
+        RT_OK(mb_free(dev, other));
+        drop(dev, pool);
+        rt_close(dev);
+    }
+}

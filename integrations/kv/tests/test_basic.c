@@ -231,6 +231,63 @@ TEST(unused_prefixes_make_room_oldest_first)
     finish(dev, kv);
 }
 
+static struct mb_kv_mapper inner;
+static mb_kv watched;
+static unsigned overlaps;
+
+/* A mapper may run the copies of one batch at once. */
+static enum mb_err watched_copy(void *user, const struct mb_kv_copy *list, unsigned count,
+                                mb_stream stream)
+{
+    for (uint32_t i = 0; i < watched->tail_count; i++)
+        for (uint32_t j = 0; j < watched->tail_count; j++) {
+            const struct kv_tail *to = &watched->tails[j];
+            uint32_t entry = watched->slots[to->slot].want[to->place];
+
+            overlaps += kv_block_of(entry) == watched->tails[i].from;
+        }
+    return inner.copy(user, list, count, stream);
+}
+
+/* The source of one copy becomes free during the append, as the prefix that held it is evicted. */
+TEST(copies_of_one_batch_do_not_overlap)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_stream stream = rt_stream(dev);
+    struct mb_kv_config config = kv_small;
+    struct mb_kv_mapper mapper;
+    struct mb_kv_grow grow[2];
+    int32_t tokens[2][17];
+    mb_kv kv = NULL;
+
+    config.chunk_blocks = 1;
+    config.limit_bytes = 12 << 20; /* 3 blocks */
+    RT_OK(mb_kv_device_mapper(dev, &inner));
+    mapper = inner;
+    mapper.copy = watched_copy;
+    KV_OK(mb_kv_open_on(&mapper, &config, &kv));
+    watched = kv;
+    overlaps = 0;
+    for (int i = 0; i < 2; i++) {
+        for (int j = 0; j < 17; j++)
+            tokens[i][j] = 100 * i + j;
+        grow[i] = (struct mb_kv_grow){open_seq(kv), 4};
+        kv_extend(dev, kv, grow[i].seq, tokens[i], 0, 16, stream);
+        KV_OK(mb_kv_publish(kv, grow[i].seq, tokens[i], 16));
+        KV_OK(mb_kv_truncate(kv, grow[i].seq, 8));
+    }
+    KV_OK(mb_kv_append(kv, grow, 2, stream));
+    CHECK_EQ(overlaps, 0);
+    CHECK_EQ(kv_stats(kv).copies, 1);
+    for (int i = 0; i < 2; i++) {
+        kv_write(dev, kv, grow[i].seq, tokens[i], 8, 12, stream);
+        kv_verify(dev, kv, grow[i].seq, tokens[i], 12, stream);
+    }
+    KV_OK(mb_kv_check(kv));
+    rt_clean(dev);
+    finish(dev, kv);
+}
+
 TEST(sleep_gives_pages_and_keeps_addresses)
 {
     mb_device dev = rt_open("backend:sim,device_memory:1g");
