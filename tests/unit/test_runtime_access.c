@@ -331,6 +331,31 @@ TEST(checks_know_what_a_peer_may_use)
     rt_close(b);
 }
 
+/* Two openings of one device have the same addresses: a peer sees the first, and never the second in
+ * its place. */
+TEST(a_device_that_is_open_twice)
+{
+    mb_device a = open_at(0, ""), twin = open_at(0, ""), b = open_at(1, "");
+    void *block = rt_malloc(a, 4 * RT_MIB, NULL), *other = rt_malloc(twin, 4 * RT_MIB, NULL);
+
+    rt_fill(a, block, 4 * RT_MIB, 1, NULL);
+    rt_fill(twin, other, 4 * RT_MIB, 2, NULL);
+    RT_OK(mb_device_sync(a));
+    RT_OK(mb_device_sync(twin));
+    RT_OK(give(a, block, 8, b, MB_PROT_READ));
+    CHECK_EQ(give(twin, other, 8, b, MB_PROT_READ), MB_ERR_BUSY);
+    CHECK_EQ(access_of(twin, other, b), MB_PROT_NONE);
+    CHECK_EQ(give(a, block, 8, twin, MB_PROT_READ), MB_ERR_INVALID);
+    rt_verify(b, block, 4 * RT_MIB, 1, NULL);
+    rt_clean(b);
+    mb_close(a);
+    RT_OK(give(twin, other, 8, b, MB_PROT_READ));
+    rt_verify(b, other, 4 * RT_MIB, 2, NULL);
+    rt_close(b);
+    RT_OK(mb_free(twin, other));
+    rt_close(twin);
+}
+
 /* The upper red zone of a block may be all that it has of its last page, or lie behind the last
  * mapped one. */
 TEST(red_zones_are_not_opened)

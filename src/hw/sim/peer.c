@@ -174,11 +174,11 @@ static void write_entries(struct sim_dev *dev, unsigned owner, uint64_t va, uint
 
 /* ------------------------------------------------------------ opening and closing */
 
-/* False: the table is full. */
-static bool enlist(struct sim_dev *peer, struct sim_dev *owner)
+/* One device may be open twice, at the same addresses: a peer can see one of the two. */
+static enum mb_err enlist(struct sim_dev *peer, struct sim_dev *owner)
 {
     struct sim_dev **free_place = NULL;
-    bool found = false;
+    bool found = false, taken;
 
     pthread_mutex_lock(&share_lock);
     for (unsigned i = 0; i < ACCESSORS && !found; i++) {
@@ -189,10 +189,19 @@ static bool enlist(struct sim_dev *peer, struct sim_dev *owner)
     if (!found && free_place)
         *free_place = peer;
     found |= free_place != NULL;
-    if (found)
+    taken = peer->peer[owner->ordinal] && peer->peer[owner->ordinal] != owner;
+    if (found && !taken)
         peer->peer[owner->ordinal] = owner;
     pthread_mutex_unlock(&share_lock);
-    return found;
+    if (taken)
+        return mb__fail(MB_ERR_BUSY,
+                        "peer_access: device %d was opened twice, and device %d has had access to "
+                        "the other one, which has the same addresses; close that first",
+                        owner->ordinal, peer->ordinal);
+    if (!found)
+        return mb__fail(MB_ERR_NOT_SUPPORTED, "peer_access: more than %d devices have peers",
+                        ACCESSORS);
+    return MB_OK;
 }
 
 void mb__sim_peer_forget(struct sim_dev *dev)
@@ -276,9 +285,9 @@ enum mb_err mb__sim_peer_access(struct mb_hw_dev *hw, struct mb_hw_dev *peer_hw,
     sim_unlock(dev);
     if (err)
         return err;
-    if (!enlist(peer, dev))
-        return mb__fail(MB_ERR_NOT_SUPPORTED, "peer_access: more than %d devices have peers",
-                        ACCESSORS);
+    err = enlist(peer, dev);
+    if (err)
+        return err;
     sim_lock(peer);
     err = change(peer, (unsigned)dev->ordinal, va, frames, pfns, prot);
     sim_unlock(peer);
