@@ -357,7 +357,9 @@ void mb__window_cache(struct mb_pool *pool, struct mb__window *window, struct mb
     window->block = NULL;
     /* A host free promises that no device work uses the block; its map may still be under way. */
     window->last = stream ? stream : window->mapped_on;
-    window->last_ticket = stream ? ticket : (window->mapped_on ? window->mapped_on->ticket : 0);
+    window->last_ticket = stream ? ticket : 0;
+    if (!stream && window->last) /* a retired stream's last ticket was closed when it retired */
+        window->last_ticket = mb__stream_ticket(window->last) - window->last->retired;
     if (window->last && window->last_ticket > window->last->freed)
         window->last->freed = window->last_ticket;
     window->uses = uses;

@@ -78,6 +78,32 @@ TEST(frames_under_another_pools_windows_serve_at_the_first_try)
     take_from_another_pool(true);
 }
 
+/* The stream that mapped the window is gone when the host frees the block. */
+TEST(a_window_of_a_destroyed_stream_lets_go_of_its_frames)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    mb_stream a = rt_stream(dev), c = rt_stream(dev);
+    void *blocks[32], *composed, *big = NULL;
+    unsigned count = 0;
+    mb_pool pool;
+
+    RT_OK(mb_pool_create(dev, &pool));
+    while (count < 32 && !mb_malloc_async(dev, 3 * RT_MIB, a, &blocks[count]))
+        count++;
+    for (unsigned i = 0; i < count; i += 2)
+        RT_OK(mb_free_async(dev, blocks[i], a));
+    composed = rt_malloc(dev, 14 * RT_MIB + 512, a);
+    CHECK_EQ(rt_stats(dev).stitched_blocks, 1);
+    RT_OK(mb_stream_sync(dev, a));
+    RT_OK(mb_stream_destroy(dev, a));
+    RT_OK(mb_free(dev, composed));
+    for (unsigned i = 1; i < count; i += 2)
+        RT_OK(mb_free(dev, blocks[i]));
+    RT_OK(mb_pool_malloc_async(pool, 60 * RT_MIB, c, &big));
+    RT_OK(mb_free_async(dev, big, c));
+    rt_close(dev);
+}
+
 TEST(under_a_limit_idle_memory_of_another_pool_serves)
 {
     mb_device dev = rt_open("backend:sim,device_memory:512m,limit:128m");
