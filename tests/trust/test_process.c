@@ -147,7 +147,7 @@ static void *keep_busy(void *user)
  * looks lost to LeakSanitizer. It asks this function when the process exits. */
 static int without_leak_check;
 int __lsan_is_turned_off(void);
-__attribute__((used)) int __lsan_is_turned_off(void)
+__attribute__((used, visibility("default"))) int __lsan_is_turned_off(void)
 {
     return without_leak_check;
 }
