@@ -472,6 +472,9 @@ static enum mb_err take(struct reader *reader, struct disk *disk, const char *pa
                         path, (unsigned long long)reader->at);
     }
     reader->head = record;
+    /* What the writer makes no head is none here: a session, or bytes that are no power of two. */
+    if (disk->kind == MB_AUDIT_SESSION || record.bytes & (record.bytes - 1))
+        reader->head.bytes = 0;
     reader->pieces = 1;
     reader->sum.records++;
     reader->sum.closed = record.kind == MB_AUDIT_CLOSE;
