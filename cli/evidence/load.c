@@ -222,8 +222,8 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
 
 /* ------------------------------------------------------------ traces */
 
-/* "derived/gpt2-xl.csv.gz" is "gpt2-xl, derived", by the row or by the command: recorded traces have
- * the same names. */
+/* "derived/gpt2-xl.csv.gz" is "gpt2-xl, derived", by the row or by the command: recorded traces
+ * have the same names. */
 static void name_of_trace(const struct loader *l, const char *trace, char name[80])
 {
     const char *slash = strrchr(trace, '/');

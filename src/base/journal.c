@@ -6,13 +6,13 @@
  *           or of the source is the smallest step in which Linux copies. Records are a power of two
  *           and lie on multiples of it, in the file and in memory, so every such place is the end
  *           of a record.
- * Lists     Frames that lie scattered, mapped one behind the other, would need a record each. Such a
- * record is followed by ones that hold nothing but frame numbers: the k-th says what the k-th piece
- * behind the head shows, all else is as in the head. Readers are told of each piece as if it had a
- * record of its own.
+ * Lists     Frames that lie scattered, mapped one behind the other, would need a record each. Such
+ *           a record is followed by ones that hold nothing but frame numbers: the k-th says what
+ *           the k-th piece behind the head shows, all else is as in the head. Readers are told of
+ *           each piece as if it had a record of its own.
  * Trade-off A record is written as it lies in memory: files are read on the machine, or the kind of
- * machine, that wrote them. The checksum is CRC-32C, since processors have an instruction for it;
- * without one a table of 16 words serves.
+ *           machine, that wrote them. The checksum is CRC-32C, since processors have an instruction
+ *           for it; without one a table of 16 words serves.
  */
 #include "base/journal.h"
 

@@ -227,9 +227,10 @@ struct mb_hw_ops {
     enum mb_err (*submit_fence)(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
                                 const struct mb_hw_cmd *cmds, unsigned count,
                                 struct mb_hw_fence *done);
-    /* Optional (NULL, or caps.device_scrub not set: vm reads the slots and compares). The device compares slots [first, first +
-     * count) of a view as they are in memory now with `want`; host blocking. *differing counts all
-     * that differ, wrong[] gets the first `capacity` found, as offsets from `first`, in any order.
+    /* Optional (NULL, or caps.device_scrub not set: vm reads the slots and compares). The device
+     * compares slots [first, first + count) of a view as they are in memory now with `want`; host
+     * blocking. *differing counts all that differ, wrong[] gets the first `capacity` found, as
+     * offsets from `first`, in any order.
      */
     enum mb_err (*scrub_slots)(struct mb_hw_dev *dev, const struct mb_hw_view *view, uint32_t first,
                                uint32_t count, const struct mb_scrub_want *want, uint32_t *wrong,

@@ -281,8 +281,8 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
 }
 
 /* The record was looked up without a lock: by now it may be another block's. Only whoever has taken
- * its state away may look at its fields. A free by the host in a pool that keeps its memory takes the
- * slow path, which finds out in whose order it is. */
+ * its state away may look at its fields. A free by the host in a pool that keeps its memory takes
+ * the slow path, which finds out in whose order it is. */
 static bool is_ours(const struct mb__block *block, uint64_t addr, bool host)
 {
     return block->addr == addr && !(host && block->pool->keep) &&

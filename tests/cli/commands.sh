@@ -88,7 +88,8 @@ if [ -x "$kv" ]; then
 fi
 
 # The error for an unknown key lists all that the page of the configuration tells, to the last.
-if MOONBRIGHT=no_such_key:1 "$MOONBRIGHT" info >"$WORK/out" 2>"$WORK/err"; then fail "an unknown key was taken"; fi
+if env MOONBRIGHT=no_such_key:1 "$MOONBRIGHT" info >"$WORK/out" 2>"$WORK/err"; then fail "an unknown key was taken"; fi
+# shellcheck disable=SC2016  # the backquotes are the page's
 grep -oE '^\| `[a-z_]+`' "$SOURCE/doc/configuration.md" | tr -d '|` ' >"$WORK/keys"
 [ "$(wc -l <"$WORK/keys")" -gt 9 ] || fail "no list of keys"
 while read -r key; do

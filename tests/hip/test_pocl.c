@@ -14,7 +14,8 @@
 #include "support/runtime_rig.h"
 
 #ifdef __SANITIZE_ADDRESS__
-/* PoCL and the compiler in it keep what they allocate until the process ends; ours is still checked. */
+/* PoCL and the compiler in it keep what they allocate until the process ends; ours is still
+ * checked. */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {

@@ -331,8 +331,8 @@ TEST(checks_know_what_a_peer_may_use)
     rt_close(b);
 }
 
-/* Two openings of one device have the same addresses: a peer sees the first, and never the second in
- * its place. */
+/* Two openings of one device have the same addresses: a peer sees the first, and never the second
+ * in its place. */
 TEST(a_device_that_is_open_twice)
 {
     mb_device a = open_at(0, ""), twin = open_at(0, ""), b = open_at(1, "");

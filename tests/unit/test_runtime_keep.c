@@ -138,7 +138,8 @@ TEST(where_it_cannot_be_it_is_refused)
     rt_close(dev);
 }
 
-/* A resize is a free too: the old memory stays in its stream's order, and the new block's as well. */
+/* A resize is a free too: the old memory stays in its stream's order, and the new block's as well.
+ * */
 TEST(what_realloc_leaves_serves_nobody_else)
 {
     mb_device dev = rt_open("backend:sim,device_memory:256m");
