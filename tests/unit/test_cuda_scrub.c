@@ -178,8 +178,10 @@ static enum mb_err scrub(struct rig *rig, uint32_t first, uint32_t count)
 {
     memset(rig->wrong, 0xff, sizeof(rig->wrong));
     rig->differing = UINT32_MAX;
-    return mb__cuda_scrub_slots(&rig->dev.base, &rig->view, first, count, rig->want + first,
-                                rig->wrong, NAMED, &rig->differing);
+    /* What is refused is refused before it looks at what it should find. */
+    return mb__cuda_scrub_slots(&rig->dev.base, &rig->view, first, count,
+                                &rig->want[first < SLOTS ? first : 0], rig->wrong, NAMED,
+                                &rig->differing);
 }
 
 static void rig_end(struct rig *rig)
