@@ -77,13 +77,18 @@ int output_open(struct output_file *o, const char *command, const char *path)
     return CLI_OK;
 }
 
+static bool write_all(FILE *file, const struct output_file *o)
+{
+    return fwrite(o->text, 1, o->size, file) == o->size && !fflush(file);
+}
+
 /* errno tells why not; closes the file. */
 static bool write_to(FILE *file, const struct output_file *o)
 {
-    bool good = fwrite(o->text, 1, o->size, file) == o->size && !fflush(file);
+    bool good = write_all(file, o);
     int error = errno;
 
-    if (file != stdout && fclose(file)) {
+    if (fclose(file)) {
         error = good ? errno : error;
         good = false;
     }
@@ -93,8 +98,11 @@ static bool write_to(FILE *file, const struct output_file *o)
 
 static bool write_directly(const struct output_file *o)
 {
-    FILE *file = is_stdout(o->path) ? stdout : fopen(o->path, "w");
+    FILE *file;
 
+    if (is_stdout(o->path))
+        return write_all(stdout, o);
+    file = fopen(o->path, "w");
     return file && write_to(file, o);
 }
 
