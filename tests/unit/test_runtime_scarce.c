@@ -42,23 +42,37 @@ TEST(realloc_beyond_the_device_changes_nothing)
     rt_close(dev);
 }
 
-/* `pinned`: a second stream uses the blocks, so no single stream is behind their window. */
+enum { BLOCKS = 32 };
+
+/* A device of 64 MiB full of blocks of 3 MiB on `stream`, every second one freed again, and a block
+ * that was composed of those holes. */
+static void *compose(mb_device dev, mb_stream stream, void *blocks[BLOCKS], unsigned *count)
+{
+    void *composed;
+
+    *count = 0;
+    while (*count < BLOCKS && !mb_malloc_async(dev, 3 * RT_MIB, stream, &blocks[*count]))
+        ++*count;
+    for (unsigned i = 0; i < *count; i += 2)
+        RT_OK(mb_free_async(dev, blocks[i], stream));
+    composed = rt_malloc(dev, 14 * RT_MIB + 512, stream);
+    CHECK_EQ(rt_stats(dev).stitched_blocks, 1);
+    return composed;
+}
+
+/* A second stream uses the blocks, so no single stream is behind their window. `elsewhere`: the
+ * composed one is freed on that stream too. */
 static void take_from_another_pool(bool elsewhere)
 {
     mb_device dev = rt_open("backend:sim,device_memory:64m");
     mb_stream a = rt_stream(dev), b = rt_stream(dev), c = rt_stream(dev);
-    void *work = NULL, *blocks[32], *composed, *big = NULL;
-    unsigned count = 0;
+    void *work = NULL, *blocks[BLOCKS], *composed, *big = NULL;
+    unsigned count;
     mb_pool pool;
 
     RT_OK(mb_pool_create(dev, &pool));
     RT_OK(mb_malloc(dev, 2 * RT_MIB, &work));
-    while (count < 32 && !mb_malloc_async(dev, 3 * RT_MIB, a, &blocks[count]))
-        count++;
-    for (unsigned i = 0; i < count; i += 2)
-        RT_OK(mb_free_async(dev, blocks[i], a));
-    composed = rt_malloc(dev, 14 * RT_MIB + 512, a);
-    CHECK_EQ(rt_stats(dev).stitched_blocks, 1);
+    composed = compose(dev, a, blocks, &count);
     keep_busy(dev, work, b);
     RT_OK(mb_record_stream(dev, composed, b));
     RT_OK(mb_free_async(dev, composed, elsewhere ? b : a));
@@ -83,17 +97,12 @@ TEST(a_window_of_a_destroyed_stream_lets_go_of_its_frames)
 {
     mb_device dev = rt_open("backend:sim,device_memory:64m");
     mb_stream a = rt_stream(dev), c = rt_stream(dev);
-    void *blocks[32], *composed, *big = NULL;
-    unsigned count = 0;
+    void *blocks[BLOCKS], *composed, *big = NULL;
+    unsigned count;
     mb_pool pool;
 
     RT_OK(mb_pool_create(dev, &pool));
-    while (count < 32 && !mb_malloc_async(dev, 3 * RT_MIB, a, &blocks[count]))
-        count++;
-    for (unsigned i = 0; i < count; i += 2)
-        RT_OK(mb_free_async(dev, blocks[i], a));
-    composed = rt_malloc(dev, 14 * RT_MIB + 512, a);
-    CHECK_EQ(rt_stats(dev).stitched_blocks, 1);
+    composed = compose(dev, a, blocks, &count);
     RT_OK(mb_stream_sync(dev, a));
     RT_OK(mb_stream_destroy(dev, a));
     RT_OK(mb_free(dev, composed));
@@ -149,17 +158,12 @@ TEST(a_trim_after_a_synchronize_gives_everything_back)
 {
     mb_device dev = rt_open("backend:sim,device_memory:64m");
     mb_stream a = rt_stream(dev), b = rt_stream(dev);
-    void *blocks[32], *composed;
-    unsigned count = 0;
+    void *blocks[BLOCKS], *composed;
+    unsigned count;
     mb_pool pool;
 
     RT_OK(mb_pool_default(dev, &pool));
-    while (count < 32 && !mb_malloc_async(dev, 3 * RT_MIB, a, &blocks[count]))
-        count++;
-    for (unsigned i = 0; i < count; i += 2)
-        RT_OK(mb_free_async(dev, blocks[i], a));
-    composed = rt_malloc(dev, 14 * RT_MIB + 512, a);
-    CHECK_EQ(rt_stats(dev).stitched_blocks, 1);
+    composed = compose(dev, a, blocks, &count);
     RT_OK(mb_record_stream(dev, composed, b));
     RT_OK(mb_free_async(dev, composed, a));
     for (unsigned i = 1; i < count; i += 2)

@@ -213,18 +213,26 @@ CUDA(cuMemPoolDestroy, cu_pool handle)
     return CU_OK;
 }
 
+/* Who serves `pool` (NULL: no handle of ours): *ours, or with NULL there the vendor, by *handle. */
+static int route(struct cuda_pool *pool, cu_pool *handle, mb_pool *ours)
+{
+    int result = CU_OK;
+
+    *ours = pool ? cuda_pool_open(pool) : NULL;
+    if (pool && !*ours)
+        *handle = cuda_pool_vendor(pool, &result);
+    return result;
+}
+
 CUDA(cuMemPoolTrimTo, cu_pool handle, size_t keep)
 {
     struct cuda_pool *pool = cuda_pool_of(handle);
-    mb_pool ours = pool ? cuda_pool_open(pool) : NULL;
+    mb_pool ours;
+    int result = route(pool, &handle, &ours);
     enum mb_err err;
-    int result;
 
-    if (pool && !ours) {
-        handle = cuda_pool_vendor(pool, &result);
-        if (result)
-            return result;
-    }
+    if (result)
+        return result;
     if (!ours)
         return REAL(pool_trim, handle, keep);
     core_enter();
@@ -249,16 +257,13 @@ enum { ATTRIBUTES = sizeof(attributes) / sizeof(attributes[0]) };
 CUDA(cuMemPoolSetAttribute, cu_pool handle, int attribute, void *value)
 {
     struct cuda_pool *pool = cuda_pool_of(handle);
-    mb_pool ours = pool ? cuda_pool_open(pool) : NULL;
+    mb_pool ours;
+    int result = route(pool, &handle, &ours);
     uint64_t number;
     enum mb_err err;
-    int result;
 
-    if (pool && !ours) {
-        handle = cuda_pool_vendor(pool, &result);
-        if (result)
-            return result;
-    }
+    if (result)
+        return result;
     if (!ours)
         return REAL(pool_set, handle, attribute, value);
     if (!value || attribute < 1 || attribute >= ATTRIBUTES)
@@ -304,16 +309,13 @@ static int get_fixed(const struct cuda_pool *pool, mb_pool ours, int attribute, 
 CUDA(cuMemPoolGetAttribute, cu_pool handle, int attribute, void *value)
 {
     struct cuda_pool *pool = cuda_pool_of(handle);
-    mb_pool ours = pool ? cuda_pool_open(pool) : NULL;
+    mb_pool ours;
+    int result = route(pool, &handle, &ours);
     uint64_t number = 0;
     enum mb_err err;
-    int result;
 
-    if (pool && !ours) {
-        handle = cuda_pool_vendor(pool, &result);
-        if (result)
-            return result;
-    }
+    if (result)
+        return result;
     if (!ours)
         return REAL(pool_get, handle, attribute, value);
     if (!value || attribute < 1)
