@@ -34,7 +34,7 @@ static void count(void *user, const struct mb_audit_record *r)
         l->records = 0;
         memmap_clear(&l->refused);
     }
-    l->records++;
+    l->records += r->kind != MB_AUDIT_CLOSE; /* draw() passes it over */
     if (r->kind == MB_AUDIT_UNDONE && !memmap_put(&l->refused, r->batch, 1))
         l->failed = true;
 }
@@ -158,7 +158,7 @@ static void draw(void *user, const struct mb_audit_record *r)
 int memmap_of_log(struct memmap *map, const char *path, unsigned moments, char error[MEMMAP_ERROR])
 {
     struct log l = {.map = map, .moments = moments};
-    struct mb_audit_summary summary;
+    struct mb_audit_summary summary = {0};
     enum mb_err err = mb_audit_read(path, count, &l, &summary);
     int code = CLI_OK;
 

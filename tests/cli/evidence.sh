@@ -196,6 +196,8 @@ says err "GLOBAL"
 head -c 100 "$WORK/snapshot.pickle" >"$WORK/cut.pickle"
 run 2 map "$WORK/cut.pickle" -o "$WORK/map.html"
 run 0 replay "$TORCH/moe-offload-recompute.csv.gz" --events 8000 --config "audit:$WORK/audit.log" --backend sim --quiet
+# Of a closed log the moment before its close is the last one.
+run 0 map "$WORK/audit.log" -o "$WORK/map.html" --moments 1
 run 0 map "$WORK/audit.log" -o "$WORK/map.html" --moments 5
 cp "$WORK/map.html" "$WORK/out"
 says out "owner"
