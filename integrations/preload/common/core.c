@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "core.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -286,8 +287,9 @@ __attribute__((destructor)) static void tell_times(void)
     n += snprintf(text + n, sizeof(text) - (size_t)n, "}\n");
     if (path && *path)
         fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    if (fd >= 0 && write(fd, text, (size_t)n) < 0)
-        core_note("the times could not be written");
+    if (fd < 0 || write(fd, text, (size_t)n) < 0)
+        core_note("the times could not be written to %s: %s", path && *path ? path : "stderr",
+                  strerror(errno));
     if (fd > STDERR_FILENO)
         (void)close(fd);
 }

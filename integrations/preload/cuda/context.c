@@ -4,7 +4,7 @@
  *
  * Only the primary context of a device is MoonBright's: addresses of another context are another
  * address space, so its calls go to the driver.
- * Locking   contexts[] is written under `lock` and read without it.
+ * Locking   contexts[] and resets[] are written under `lock` and read without it.
  */
 #include "cuda.h"
 #include "held.h"
@@ -15,6 +15,7 @@
 const struct core_vendor core_vendor = {"preload", "CUDA", "backend:cuda"};
 
 static _Atomic(void *) contexts[CORE_DEVICES]; /* primary context, once it was seen current */
+static _Atomic uint64_t resets[CORE_DEVICES];  /* of the primary context, so far */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 void *cuda_context(int ordinal)
@@ -42,6 +43,13 @@ static int ordinal_of(void *ctx)
     atomic_store_explicit(&contexts[device], ctx, memory_order_release);
     pthread_mutex_unlock(&lock);
     return device;
+}
+
+uint64_t cuda_resets(void *ctx)
+{
+    int ordinal = ctx ? ordinal_of(ctx) : -1;
+
+    return ordinal < 0 ? 0 : atomic_load_explicit(&resets[ordinal], memory_order_acquire);
 }
 
 mb_device cuda_current(int *ordinal)
@@ -93,6 +101,7 @@ static void before_reset(int device)
     cuda_pools_forget(device);
     pthread_mutex_lock(&lock);
     atomic_store_explicit(&contexts[device], NULL, memory_order_release);
+    atomic_fetch_add_explicit(&resets[device], 1, memory_order_release);
     pthread_mutex_unlock(&lock);
 }
 

@@ -176,6 +176,9 @@ mb_device cuda_current(int *ordinal);
 int cuda_result(enum mb_err err);
 /* Primary context of an opened device, or NULL. */
 void *cuda_context(int ordinal);
+/* How often the program reset the current context, whose handle stays; 0: it is no primary one.
+ * What was made in it before a reset is gone. */
+uint64_t cuda_resets(void *ctx);
 
 /* ------------------------------------------------------------ stream.c */
 

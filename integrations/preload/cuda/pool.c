@@ -196,12 +196,28 @@ CUDA(cuMemPoolCreate, cu_pool *out, const struct cu_pool_props *props)
     return CU_OK;
 }
 
+/* A device whose current pool it was goes back to its default one, as with the driver. The lock is
+ * held across the call: the handle may be another pool's right after it. */
+static int destroy_vendors(cu_pool handle)
+{
+    int result;
+
+    pthread_mutex_lock(&lock);
+    result = REAL(pool_destroy, handle);
+    for (int i = 0; !result && i < CORE_DEVICES; i++) {
+        if (current[i] == handle)
+            current[i] = NULL;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
 CUDA(cuMemPoolDestroy, cu_pool handle)
 {
     struct cuda_pool *pool = cuda_pool_of(handle);
 
     if (!pool)
-        return REAL(pool_destroy, handle);
+        return core_inside() ? REAL(pool_destroy, handle) : destroy_vendors(handle);
     if (pool->is_default)
         return CU_INVALID_VALUE;
     pthread_mutex_lock(&lock);

@@ -22,6 +22,7 @@ enum { NON_BLOCKING = 1, NO_TIMING = 2 };
 struct helper {
     struct helper *next;
     void *ctx, *stream, *event;
+    uint64_t resets; /* of the context when it was made; a reset ends its streams and events */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -66,7 +67,26 @@ static struct helper *take_unused(void *ctx)
     return found;
 }
 
-static int make_helper(void *ctx, struct helper **out)
+/* Makes its stream and event, or makes them anew after a reset, which took the old ones. */
+static int fill(struct helper *h, uint64_t resets)
+{
+    void *stream = NULL, *event = NULL;
+    int result = REAL(stream_create, &stream, NON_BLOCKING);
+
+    if (!result)
+        result = REAL(event_create, &event, NO_TIMING);
+    if (result) {
+        if (stream)
+            (void)REAL(stream_destroy, stream);
+        return result;
+    }
+    h->stream = stream;
+    h->event = event;
+    h->resets = resets;
+    return CU_OK;
+}
+
+static int make_helper(void *ctx, uint64_t resets, struct helper **out)
 {
     struct helper *h = calloc(1, sizeof(*h));
     int result;
@@ -74,12 +94,8 @@ static int make_helper(void *ctx, struct helper **out)
     if (!h)
         return CU_OUT_OF_MEMORY;
     h->ctx = ctx;
-    result = REAL(stream_create, &h->stream, NON_BLOCKING);
-    if (!result)
-        result = REAL(event_create, &h->event, NO_TIMING);
+    result = fill(h, resets);
     if (result) {
-        if (h->stream)
-            (void)REAL(stream_destroy, h->stream);
         free(h);
         return result;
     }
@@ -92,6 +108,7 @@ static int helper(struct cuda_side *out)
     struct helper *list, *h;
     void *ctx = NULL;
     int result = REAL(ctx_current, &ctx);
+    uint64_t resets = cuda_resets(ctx);
 
     pthread_once(&once, make_key);
     if (result || !have_key)
@@ -102,7 +119,7 @@ static int helper(struct cuda_side *out)
     if (!h) {
         h = take_unused(ctx);
         if (!h)
-            result = make_helper(ctx, &h);
+            result = make_helper(ctx, resets, &h);
         if (result)
             return result;
         h->next = list;
@@ -112,6 +129,9 @@ static int helper(struct cuda_side *out)
             return CU_OUT_OF_MEMORY;
         }
     }
+    result = h->resets == resets ? CU_OK : fill(h, resets);
+    if (result)
+        return result;
     out->stream = h->stream;
     out->event = h->event;
     return CU_OK;

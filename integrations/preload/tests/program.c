@@ -398,8 +398,12 @@ static void pools(void)
     OK(cu.cuMemAllocAsync(&c, MIB, NULL));
     MUST(fake_cuda_count("cuMemAllocAsync") == 1);
     OK(cu.cuMemFreeAsync(c, NULL));
-    OK(cu.cuDeviceSetMemPool(0, standard));
-    OK(cu.cuMemPoolDestroy(exported));
+    OK(cu.cuMemPoolDestroy(exported)); /* while it is the current one */
+    OK(cu.cuDeviceGetMemPool(&now, 0));
+    MUST(now == standard);
+    OK(cu.cuMemAllocAsync(&c, MIB, NULL));
+    MUST(fake_cuda_count("cuMemAllocAsync") == 1);
+    OK(cu.cuMemFreeAsync(c, NULL));
 }
 
 /* ------------------------------------------------------------ contexts, processes */
@@ -424,16 +428,20 @@ static void contexts(void)
 
 static void reset(void)
 {
-    cu_ptr ptr = alloc(MIB), start;
+    cu_ptr ptr = alloc(MIB), start, side = 0;
     size_t bytes;
 
     for (unsigned i = 0; i < 2; i++) {
+        OK(cu.cuMemAllocAsync_ptsz(&side, MIB, NULL)); /* the thread's helper stream goes, too */
         OK(i ? cu.cuDevicePrimaryCtxReset(0) : cu.cuDevicePrimaryCtxReset_v2(0));
         MUST(cu.cuMemGetAddressRange_v2(&start, &bytes, ptr) == 500);
         MUST(fake_cuda_held_bytes() == 0);
         ptr = alloc(3 * MIB);
         OK(cu.cuMemsetD8_v2(ptr, 1, 3 * MIB));
+        OK(cu.cuMemAllocAsync_ptsz(&side, MIB, NULL));
+        OK(cu.cuMemFreeAsync_ptsz(side, NULL));
     }
+    MUST(fake_cuda_count("cuMemAllocAsync_ptsz") == 0);
     OK(cu.cuMemFree_v2(ptr));
 }
 

@@ -92,6 +92,9 @@ PYTHON
     echo "FAIL times: $(cat "$work/times")"
 fi
 
+run direct blocks MOONBRIGHT_PRELOAD=time MOONBRIGHT_PRELOAD_TIMES="$work/none/times"
+says "could not be written to $work/none/times: No such file"
+
 # Nothing of CUDA's is needed, and nothing happens where there is none.
 if readelf -d "$library" | grep NEEDED | grep -i cuda; then
     failed=$((failed + 1))

@@ -219,6 +219,7 @@ static int reset(int device)
         return FAKE_INVALID_DEVICE;
     pthread_mutex_lock(&fake_lock);
     primary[device].id = ++ids;
+    fake_end_streams(device);
     pthread_mutex_unlock(&fake_lock);
     return FAKE_OK;
 }

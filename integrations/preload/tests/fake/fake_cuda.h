@@ -72,6 +72,8 @@ void fake_called(const char *name);
 
 /* Waits until everything enqueued so far has run. */
 void fake_sync_all(void);
+/* fake_lock held: the streams that were made on a device are no more. */
+void fake_end_streams(int device);
 
 /* One for everything. */
 extern pthread_mutex_t fake_lock;

@@ -28,6 +28,7 @@ struct stream {
     struct stream *next;
     uint64_t issued, done;
     struct item *first, **last;
+    int device; /* -1: a default stream, which a reset leaves */
     bool destroyed, broken;
 };
 
@@ -99,13 +100,14 @@ static void *run(void *user)
 }
 
 /* fake_lock held */
-static struct stream *new_stream(void)
+static struct stream *new_stream(int device)
 {
     struct stream *s = calloc(1, sizeof(*s));
     pthread_t thread;
 
     if (!s)
         abort();
+    s->device = device;
     s->last = &s->first;
     if (pthread_create(&thread, NULL, run, s))
         abort();
@@ -119,9 +121,9 @@ static struct stream *new_stream(void)
 static struct stream *find(void *handle)
 {
     if (!handle || handle == (void *)1)
-        return legacy ? legacy : (legacy = new_stream());
+        return legacy ? legacy : (legacy = new_stream(-1));
     if (handle == (void *)2)
-        return per_thread ? per_thread : (per_thread = new_stream());
+        return per_thread ? per_thread : (per_thread = new_stream(-1));
     for (struct stream *s = streams; s; s = s->next) {
         if (s == handle && !s->destroyed)
             return s;
@@ -174,7 +176,7 @@ FAKE(cuStreamCreate, void **stream, unsigned flags)
     if (!fake_current())
         return FAKE_INVALID_CONTEXT;
     pthread_mutex_lock(&fake_lock);
-    *stream = new_stream();
+    *stream = new_stream(fake_current()->device);
     pthread_mutex_unlock(&fake_lock);
     return FAKE_OK;
 }
@@ -191,6 +193,13 @@ FAKE(cuStreamDestroy_v2, void *stream)
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&fake_lock);
     return s ? FAKE_OK : FAKE_INVALID_HANDLE;
+}
+
+void fake_end_streams(int device)
+{
+    for (struct stream *s = streams; s; s = s->next)
+        s->destroyed |= s->device == device;
+    pthread_cond_broadcast(&changed);
 }
 
 FAKE(cuStreamQuery, void *stream)
