@@ -289,14 +289,31 @@ def sleepable(tag):
 def sleep(tag, keep=(), device=None):
     """The tag's blocks give up their frames and keep their addresses; returns the bytes given up.
 
-    Contents are lost, except those of the tensors in `keep`, which wait in host memory for wake().
+    Contents are lost, except those of the tensors in `keep`, which wait in host memory for wake(). Tensors that an
+    earlier sleep() keeps already are passed over: their memory sleeps. After a failure the tag is awake again, with the
+    contents that were kept; where waking fails as well, they still wait for wake().
     """
     ordinal, size = _ordinal(device), ctypes.c_uint64()
-    kept = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in keep]
-    _lib.call_plugin("mb_torch_sleep", ordinal, _tag(tag), ctypes.byref(size))
-    if size.value or kept:
-        _state["asleep"].setdefault((ordinal, tag), []).extend(kept)
+    waiting = _state["asleep"].get((ordinal, tag), [])
+    known = {_place(tensor) for tensor, _ in waiting}
+    kept = [(tensor, tensor.detach().to("cpu", copy=True)) for tensor in keep if _place(tensor) not in known]
+    try:
+        _lib.call_plugin("mb_torch_sleep", ordinal, _tag(tag), ctypes.byref(size))
+    except _lib.MoonbrightError as error:
+        # A part may be asleep. Without a block of that tag nothing is.
+        if error.name != "MB_ERR_NOT_FOUND":
+            _state["asleep"][ordinal, tag] = waiting + kept
+            with contextlib.suppress(_lib.MoonbrightError):
+                wake(tag, ordinal)
+        raise
+    if kept:
+        _state["asleep"][ordinal, tag] = waiting + kept
     return size.value
+
+
+def _place(tensor):
+    """Equal for all objects that are the same memory, such as those of state_dict() each time."""
+    return tensor.data_ptr(), tensor.numel() * tensor.element_size()
 
 
 def wake(tag, device=None):

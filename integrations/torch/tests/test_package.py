@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PACKAGE))
@@ -223,6 +224,65 @@ class Plugin(unittest.TestCase):
         self.plugin.mb_torch_free(pointer, 30 * MIB, 0, None)
         with self.assertRaisesRegex(moonbright.MoonbrightError, "MB_ERR_NOT_FOUND"):
             moonbright.sleep("weights")
+
+    def test_kept_contents_outlive_a_sleep_that_fails_midway(self):
+        class Tensor:
+            """As much of a tensor as sleep() and wake() use, on the host."""
+            def __init__(self, values):
+                self.values, self.copies = values, 0
+                self.data = self
+
+            def detach(self):
+                return self
+
+            def to(self, _, copy):
+                assert copy
+                self.copies += 1
+                return Tensor(list(self.values))
+
+            def copy_(self, other):
+                self.values[:] = other.values
+
+            def data_ptr(self):
+                return id(self.values)
+
+            def numel(self):
+                return len(self.values)
+
+            def element_size(self):
+                return 4
+
+        with moonbright.sleepable("kept"):
+            pointer = self.plugin.mb_torch_malloc(8 * MIB, 0, None)
+        one, two = Tensor([1, 2]), Tensor([3, 4])
+        call_plugin = _lib.call_plugin
+
+        def fails_midway(name, *arguments):
+            call_plugin(name, *arguments)
+            if name == "mb_torch_sleep":
+                one.values[:] = two.values[:] = [0, 0]
+                raise moonbright.MoonbrightError("the second block could not sleep", "MB_ERR_DRIVER", 6)
+
+        with unittest.mock.patch.object(_lib, "call_plugin", fails_midway):
+            with self.assertRaisesRegex(moonbright.MoonbrightError, "the second block"):
+                moonbright.sleep("kept", keep=[one])
+            self.assertEqual(one.values, [1, 2])
+        self.assertEqual(moonbright.sleep("kept", keep=[one]), 8 * MIB)  # so it was awake
+        one.values[:] = [0, 0]
+        # What sleeps is not copied a second time, whatever object names it.
+        again = Tensor([])
+        again.values = one.values
+        two.values[:] = [3, 4]
+        self.assertEqual(moonbright.sleep("kept", keep=[again, one, two]), 0)
+        self.assertEqual((again.copies, one.copies, two.copies), (0, 2, 1))
+        two.values[:] = [0, 0]
+        self.assertEqual(moonbright.wake("kept"), 8 * MIB)
+        self.assertEqual((one.values, two.values), ([1, 2], [3, 4]))
+        self.plugin.mb_torch_free(pointer, 8 * MIB, 0, None)
+        # Without a block of that tag nothing slept, and nothing waits.
+        with self.assertRaisesRegex(moonbright.MoonbrightError, "MB_ERR_NOT_FOUND"):
+            moonbright.sleep("kept", keep=[one])
+        self.assertFalse(moonbright.torch._state["asleep"])
 
     def test_a_pool_for_a_while(self):
         with moonbright.device().pool(limit=100 * MIB) as pool:
