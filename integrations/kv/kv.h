@@ -133,6 +133,9 @@ mb_kv_seq kv_id(const struct mb_kv *kv, const struct kv_slot *slot);
 /* blocks.c */
 /* Makes sure that `count` blocks can be taken; may grow and evict. */
 enum mb_err kv_make_room(struct mb_kv *kv, uint64_t count);
+/* Evicts until only one sequence holds the block. False: something else than an unused prefix holds
+ * it as well, and nothing was evicted. */
+bool kv_evict_for(struct mb_kv *kv, uint32_t block);
 uint32_t kv_take(struct mb_kv *kv); /* after kv_make_room(); to be given a reference at once */
 void kv_ref(struct mb_kv *kv, uint32_t block);
 void kv_unref(struct mb_kv *kv, uint32_t block);

@@ -165,6 +165,8 @@ static enum mb_err own_tail(struct mb_kv *kv, struct kv_slot *slot)
     entry = slot->want[slot->wanted - 1];
     block = kv_block_of(entry);
     err = is_own(kv, block) ? MB_OK : kv_make_room(kv, 1);
+    if (err == MB_ERR_NO_MEMORY && kv_evict_for(kv, block))
+        err = MB_OK;
     if (is_own(kv, block)) { /* by now: the prefix that shared it may just have been evicted */
         if (entry & KV_READ_ONLY)
             kv_set_want(kv, slot, slot->wanted - 1, block + 1);

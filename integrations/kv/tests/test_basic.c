@@ -390,6 +390,45 @@ TEST(a_full_cache_says_who_holds_it)
     finish(dev, kv);
 }
 
+TEST(an_append_that_cannot_fit_evicts_nothing)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_stream stream = rt_stream(dev);
+    mb_kv kv = open_small(dev); /* 48 blocks */
+    mb_kv_seq a = open_seq(kv), b = open_seq(kv), full[4], last = open_seq(kv);
+    struct mb_kv_stats before;
+    int32_t other[160];
+
+    for (int i = 0; i < 160; i++)
+        other[i] = 5000 + i;
+    kv_extend(dev, kv, b, other, 0, 80, stream);
+    KV_OK(mb_kv_publish(kv, b, other, 80));
+    KV_OK(mb_kv_seq_close(kv, b)); /* 5 prefix blocks that nobody uses */
+    kv_extend(dev, kv, a, prompt, 0, 160, stream);
+    KV_OK(mb_kv_publish(kv, a, prompt, 160));
+    KV_OK(mb_kv_truncate(kv, a, 152)); /* one more, but its memory is the sequence's as well */
+    for (unsigned i = 0; i < 4; i++) {
+        full[i] = open_seq(kv);
+        kv_extend(dev, kv, full[i], prompt, 0, i < 3 ? 160 : 48, stream);
+    }
+    before = kv_stats(kv);
+    CHECK_EQ(before.room_blocks, 5);
+    check_error(mb_kv_append(kv, &(struct mb_kv_grow){last, 96}, 1, stream), MB_ERR_NO_MEMORY,
+                "6 prefix blocks are unused");
+    CHECK_EQ(kv_stats(kv).evicted_blocks, 0);
+    CHECK_EQ(kv_stats(kv).cached_blocks, before.cached_blocks);
+    kv_extend(dev, kv, last, other, 0, 80, stream); /* what does fit */
+    CHECK_EQ(kv_stats(kv).evicted_blocks, 5);
+    CHECK_EQ(kv_stats(kv).room_blocks, 0);
+    /* Without any room: the unused prefix lets go of the block that `a` goes on with. */
+    kv_extend(dev, kv, a, prompt, 152, 160, stream);
+    CHECK_EQ(kv_stats(kv).evicted_blocks, 6);
+    CHECK_EQ(kv_stats(kv).copies, 0);
+    kv_verify(dev, kv, a, prompt, 160, stream);
+    kv_verify(dev, kv, last, other, 80, stream);
+    finish(dev, kv);
+}
+
 /* A shared block is shown without the right to write: a kernel that tries does no harm. */
 TEST(writing_into_a_shared_prefix_faults)
 {
