@@ -5,9 +5,10 @@
  * only as a whole; one cuMemSetAccess per run of pages. cuMemUnmap knows no streams, so the stream
  * is waited for before something is taken away. All pages are writable: the driver offers no other
  * access to device memory. A call of the driver that fails in the middle leaves a cache that can
- * only be closed. libcuda is looked up at run time.
+ * only be closed. libcuda is looked up at run time. A mapper's `user` is the ordinal of its device.
  */
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -49,7 +50,6 @@ static struct {
     int (*access)(cu_ptr va, size_t bytes, const struct cu_access *desc, size_t count);
     int (*copy)(cu_ptr dst, cu_ptr src, size_t bytes, void *stream);
     int (*sync)(void *stream);
-    int device;
 } cu;
 
 /* What an mb_mem is here. */
@@ -64,6 +64,11 @@ static enum mb_err failed(const char *what, int result, enum mb_err err)
 {
     snprintf(text, sizeof(text), "%s: CUDA error %d", what, result);
     return err;
+}
+
+static int ordinal(void *user)
+{
+    return (int)(intptr_t)user;
 }
 
 static enum mb_err reserve(void *user, uint64_t bytes, void **va)
@@ -96,12 +101,15 @@ static void release(void *user, mb_mem mem)
 
 static enum mb_err create(void *user, uint64_t bytes, mb_mem *out)
 {
-    struct cu_prop prop = {.type = PINNED, .location = {ON_DEVICE, cu.device}};
+    struct cu_prop prop = {.type = PINNED, .location = {ON_DEVICE, ordinal(user)}};
     uint64_t count = bytes >> PAGE_SHIFT;
     struct handles *handles = calloc(1, sizeof(*handles) + count * sizeof(handles->of[0]));
 
-    if (!handles)
-        return failed("calloc", 0, MB_ERR_HOST_MEMORY);
+    if (!handles) {
+        snprintf(text, sizeof(text), "no host memory for the records of %" PRIu64 " handles",
+                 count);
+        return MB_ERR_HOST_MEMORY;
+    }
     for (; handles->count < count; handles->count++) {
         int result = cu.create(&handles->of[handles->count], (size_t)1 << PAGE_SHIFT, &prop, 0);
 
@@ -114,9 +122,9 @@ static enum mb_err create(void *user, uint64_t bytes, mb_mem *out)
     return MB_OK;
 }
 
-static enum mb_err map_run(const struct mb_map_op *op)
+static enum mb_err map_run(int device, const struct mb_map_op *op)
 {
-    struct cu_access access = {{ON_DEVICE, cu.device}, READ_WRITE};
+    struct cu_access access = {{ON_DEVICE, device}, READ_WRITE};
     const struct handles *handles = (const struct handles *)(const void *)op->mem;
     cu_ptr va = (cu_ptr)(uintptr_t)op->va;
     int result = 0;
@@ -135,12 +143,11 @@ static enum mb_err map(void *user, const struct mb_map_op *ops, unsigned count, 
     enum mb_err err = MB_OK;
     bool waited = false;
 
-    (void)user;
     for (unsigned i = 0; !err && i < count; i++) {
         int result = 0;
 
         if (ops[i].kind == MB_MAP)
-            err = map_run(&ops[i]);
+            err = map_run(ordinal(user), &ops[i]);
         if (ops[i].kind != MB_UNMAP)
             continue;
         if (!waited)
@@ -214,8 +221,8 @@ MB_API enum mb_err mb_kv_vmm_mapper(int device, struct mb_kv_mapper *out)
 {
     if (!look_up())
         return MB_ERR_NO_DEVICE;
-    cu.device = device;
     *out = (struct mb_kv_mapper){
+        .user = (void *)(intptr_t)device,
         .page_bytes = (uint64_t)1 << PAGE_SHIFT,
         .reserve = reserve,
         .unreserve = unreserve,

@@ -141,9 +141,10 @@ bool place_open(struct place *place, enum policy policy, const struct shape *sha
         return true;
     if (policy == POLICY_PAGED)
         config.group_layers = shape->layers;
-    else if (!open_device(place))
+    else if (!open_device(place)) {
+        place_close(place);
         return false;
-    else
+    } else
         mapper.page_bytes = mb_page_bytes(place->dev);
     if (place->dev)
         warm_up(place, limit_bytes);

@@ -297,13 +297,6 @@ static bool run(struct server *s)
 
 /* ------------------------------------------------------------------ results */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double percentile(double *values, uint32_t count, double p)
 {
     if (!count)
@@ -312,8 +305,15 @@ static double percentile(double *values, uint32_t count, double p)
     return values[(uint32_t)((count - 1) * p)];
 }
 
+/* 0 of nothing: a server that refused every request did no work. */
+static double share(double part, double whole)
+{
+    return whole > 0 ? part / whole : 0;
+}
+
 static void report(FILE *out, struct server *s, const char *name)
 {
+    double busy_s = s->map_s + s->compute_s + s->move_s;
     struct mb_kv_stats stats = {0};
 
     if (s->place.kv)
@@ -324,7 +324,7 @@ static void report(FILE *out, struct server *s, const char *name)
             "\"seconds\":%.1f,\"busy\":%.4f,\"ttft_p50_ms\":%.2f,\"ttft_p99_ms\":%.2f,"
             "\"tpot_p50_ms\":%.3f,\"tpot_p99_ms\":%.3f,",
             name, s->shape->name, s->shape->gpus, policy_name(s->place.policy), s->stretch,
-            s->trace->count, s->refused, s->now_s, (s->map_s + s->compute_s + s->move_s) / s->now_s,
+            s->trace->count, s->refused, s->now_s, share(busy_s, s->now_s),
             1e3 * percentile(s->ttft, s->ttft_count, 0.5),
             1e3 * percentile(s->ttft, s->ttft_count, 0.99),
             1e3 * percentile(s->tpot, s->tpot_count, 0.5),
@@ -334,10 +334,8 @@ static void report(FILE *out, struct server *s, const char *name)
             "\"moving_share\":%.4f,\"preemptions\":%u,\"peak_running\":%" PRIu64
             ",\"batches\":%" PRIu64 ",\"operations\":%" PRIu64 ",\"mapped_pages\":%" PRIu64
             ",\"evicted_blocks\":%" PRIu64 ",\"block_tokens\":%u}\n",
-            s->looked_up ? (double)s->hit / (double)s->looked_up : 0,
-            s->used_s > 0 ? s->needed_s / s->used_s : 0,
-            s->map_s / (s->map_s + s->compute_s + s->move_s),
-            s->move_s / (s->map_s + s->compute_s + s->move_s), s->preemptions, s->peak_running,
+            share((double)s->hit, (double)s->looked_up), share(s->needed_s, s->used_s),
+            share(s->map_s, busy_s), share(s->move_s, busy_s), s->preemptions, s->peak_running,
             stats.batches, stats.ops, stats.mapped_pages, stats.evicted_blocks,
             s->place.layout.block_tokens);
     fflush(out);

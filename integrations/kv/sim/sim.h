@@ -12,6 +12,14 @@
 
 #include "kv.h"
 
+/* For qsort() of doubles. */
+static inline int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
 enum policy {
     POLICY_MOONBRIGHT, /* the cache on device tables */
     POLICY_VMM,        /* the same cache on the driver's mapping calls */

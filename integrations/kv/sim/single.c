@@ -257,13 +257,6 @@ static double host_us(void)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double median(double *values, unsigned count)
 {
     qsort(values, count, sizeof(*values), by_value);
@@ -313,7 +306,7 @@ int attach(FILE *out, const char *config, uint64_t bytes, unsigned samples)
                                  .max_sequences = 4,
                                  .limit_bytes = bytes + ((uint64_t)256 << 20)};
     uint32_t count = (uint32_t)(bytes / ((uint64_t)128 << 10)) / 16 * 16;
-    double *v = calloc(4 * (size_t)samples, sizeof(*v));
+    double *v = calloc(3 * (size_t)samples, sizeof(*v));
     int32_t *tokens = make_tokens(count);
     struct mb_kv_stats before = {0}, after = {0};
     struct place place = {0};
@@ -334,12 +327,6 @@ int attach(FILE *out, const char *config, uint64_t bytes, unsigned samples)
         (void)mb_kv_get_stats(place.kv, &before);
         err = attach_once(&place, tokens, count, &v[i], &v[samples + i], &v[2 * samples + i]);
         (void)mb_kv_get_stats(place.kv, &after);
-        if (!err) { /* the same kernel with nothing to map before it */
-            uint64_t begin = mb_clock_ns(place.dev);
-
-            err = mb_stream_sync(place.dev, place.stream);
-            v[3 * samples + i] = (double)(mb_clock_ns(place.dev) - begin) * 1e-3;
-        }
     }
     if (!err)
         fprintf(out,

@@ -51,6 +51,12 @@ check "$scratch/moon" "wanted = 60$serve"
 check "$scratch/moon" 'assert len(rows) == 12 and by["llama-2-7b", "moonbright"]["hit_share"] > 0'
 "$program" serve "$data/azure-llm-code-2023.csv.gz" --requests 200 --model llama-3-8b --commit me >"$scratch/code"
 check "$scratch/code" 'assert rows[0]["what"] == "run" and rows[0]["commit"] == "me" and len(rows) == 5'
+# A server that refuses everything has no shares of anything, and numbers all the same.
+printf '2023-11-16 18:17:03.97,4000000,1\n' >"$scratch/large"
+"$program" serve "$scratch/large" --model llama-3-8b >"$scratch/refused"
+check "$scratch/refused" '
+for row in rows:
+    assert row["refused"] == 1 and row["busy"] == row["mapping_share"] == row["moving_share"] == 0, row'
 # The same input is the same output.
 "$program" beam --model llama-3-8b --cache moonbright >"$scratch/beam1"
 "$program" beam --model llama-3-8b --cache moonbright >"$scratch/beam2"
