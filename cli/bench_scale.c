@@ -264,6 +264,9 @@ static bool run_group(const struct scale *scale, enum way way, unsigned count, s
     for (unsigned i = 0; i < processes; i++) {
         pids[i] = fork();
         if (pids[i] < 0) {
+            /* They wait at the barrier for those that were not made. */
+            for (unsigned made = 0; made < i; made++)
+                (void)kill(pids[made], SIGTERM);
             (void)wait_for_all(pids, i);
             return false;
         }

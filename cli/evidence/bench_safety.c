@@ -98,7 +98,7 @@ static double median_us(const struct histogram *h)
     return h->count ? (double)histogram_percentile(h, 0.5) / 1e3 : NAN;
 }
 
-/* A way that this device has not is told as such. */
+/* The times of one way, and how many times those of the first one, the default, they are. */
 static void tell(struct bench_run *run, const struct way *way, const struct histogram *pair,
                  const struct histogram *map, double first[2])
 {
