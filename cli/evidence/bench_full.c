@@ -29,7 +29,8 @@ struct full {
 /* Half the requests below 1 MiB, half 1 to 256 MiB, evenly in the logarithm. */
 static uint64_t draw_size(struct full *f)
 {
-    double low = f->run->random & 1 ? 9 : 20, high = f->run->random & 1 ? 20 : 28;
+    bool small = bench_random(f->run, 2);
+    double low = small ? 9 : 20, high = small ? 20 : 28;
     double bits = low + (high - low) * bench_uniform(f->run);
 
     return (uint64_t)exp2(bits);
