@@ -11,12 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    DETAIL_BYTES = 1024, /* with the closing 0; holds the names of all keys of the configuration */
-};
-
 /* Written by mb__fail*() of this thread only. */
-static _Thread_local char detail[DETAIL_BYTES];
+static _Thread_local char detail[MB__DETAIL_BYTES];
 
 const char *mb_error_name(enum mb_err err)
 {
@@ -47,17 +43,27 @@ const char *mb_error_detail(void)
     return detail;
 }
 
+void mb__detail_keep(struct mb__detail *kept)
+{
+    memcpy(kept->text, detail, sizeof(detail));
+}
+
+void mb__detail_put(const struct mb__detail *kept)
+{
+    memcpy(detail, kept->text, sizeof(detail));
+}
+
 /* Arguments may point into the old detail, so the new text is made aside. */
 static void set_detail(const char *format, va_list args, const char *tail)
 {
-    char text[DETAIL_BYTES];
+    char text[MB__DETAIL_BYTES];
     int used = vsnprintf(text, sizeof(text), format, args);
 
     if (used < 0) {
         text[0] = 0;
         used = 0;
     }
-    if (tail && used < DETAIL_BYTES - 1)
+    if (tail && used < MB__DETAIL_BYTES - 1)
         snprintf(text + used, sizeof(text) - (size_t)used, ": %s", tail);
     memcpy(detail, text, sizeof(text));
 }

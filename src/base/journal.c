@@ -69,6 +69,7 @@ struct mb__journal {
     uint64_t bytes;         /* of the file: whole records */
     uint64_t sequence;      /* of the last record added */
     uint64_t lost;          /* records that could not be buffered */
+    bool torn;              /* part of a record is in the file and could not be cut off */
     void *memory;           /* of buffer, as malloc gave it */
     struct disk *buffer;    /* not written yet; aligned to a record */
     size_t count, capacity; /* of buffer: records */
@@ -373,6 +374,8 @@ enum mb_err mb__journal_flush(struct mb__journal *journal)
     if (journal->lost)
         return mb__fail(MB_ERR_IO, "audit log: %llu records could not be kept; close the device",
                         (unsigned long long)journal->lost);
+    if (journal->torn)
+        return mb__fail(MB_ERR_IO, "audit log: a record was written in part; close the device");
     if (!bytes)
         return MB_OK;
     for (size_t i = 0; i < journal->count; i++)
@@ -390,23 +393,22 @@ enum mb_err mb__journal_flush(struct mb__journal *journal)
     if (wrote > 0) {
         errno = ENOSPC;
         if (ftruncate(journal->fd, (off_t)journal->bytes))
-            journal->lost++;
+            journal->torn = true;
     }
     return io_error("records cannot be written", NULL);
 }
 
-size_t mb__journal_mark(struct mb__journal *journal)
+struct mb__journal_mark mb__journal_mark(struct mb__journal *journal)
 {
     journal->head = SIZE_MAX; /* what is forgotten later is whole records */
-    return journal->count;
+    return (struct mb__journal_mark){journal->count, journal->sequence, journal->lost};
 }
 
-void mb__journal_rewind(struct mb__journal *journal, size_t mark)
+void mb__journal_rewind(struct mb__journal *journal, const struct mb__journal_mark *mark)
 {
-    if (mark >= journal->count)
-        return;
-    journal->sequence -= journal->count - mark;
-    journal->count = mark;
+    journal->count = mark->count;
+    journal->sequence = mark->sequence;
+    journal->lost = mark->lost;
     journal->head = SIZE_MAX;
 }
 

@@ -30,10 +30,14 @@ void mb__journal_close(struct mb__journal *journal);
 void mb__journal_add(struct mb__journal *journal, struct mb_audit_record record);
 /* MB_ERR_IO with the reason: the records stay buffered and the next flush tries again. */
 enum mb_err mb__journal_flush(struct mb__journal *journal);
-/* Where the next record will stand in the buffer, and: forgets what was added since then and not
- * flushed. */
-size_t mb__journal_mark(struct mb__journal *journal);
-void mb__journal_rewind(struct mb__journal *journal, size_t mark);
+/* Before records that may have to be forgotten, and: forgets what was added since then and not
+ * flushed, also what there was no room for. */
+struct mb__journal_mark {
+    size_t count;            /* records in the buffer */
+    uint64_t sequence, lost; /* as in the journal */
+};
+struct mb__journal_mark mb__journal_mark(struct mb__journal *journal);
+void mb__journal_rewind(struct mb__journal *journal, const struct mb__journal_mark *mark);
 
 enum mb_err mb__journal_read(const char *path, mb_audit_visit visit, void *user,
                              struct mb_audit_summary *out);

@@ -242,7 +242,8 @@ struct mb_hw_ops {
      * those that used one have reached memory. The caller has made sure that the peer's own work
      * does not need what is taken away, and closes what it opened before the frames change hands or
      * either device is closed. frames 0: changes nothing, says whether it could be done.
-     * MB_ERR_NOT_SUPPORTED with the reason. */
+     * MB_ERR_NOT_SUPPORTED with the reason, and nothing has changed; after another error a part may
+     * have, and the caller sets again what was. */
     enum mb_err (*peer_access)(struct mb_hw_dev *dev, struct mb_hw_dev *peer, mb_va va,
                                uint32_t frames, const mb_pfn *pfns, enum mb_prot prot);
     /* --- capture --- optional (NULL: nothing is ever captured). Is what is enqueued on the stream

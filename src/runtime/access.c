@@ -83,28 +83,32 @@ static enum mb_prot granted(const grants *list, const struct mb_device *peer, ui
 static enum mb_err tell(struct mb_device *owner, struct mb_device *peer, uint64_t va,
                         uint32_t count, enum mb_prot prot)
 {
-    mb_pfn *pfns = malloc(count * sizeof(*pfns));
+    mb_pfn *pfns;
     enum mb_err err = MB_OK;
 
+    if (prot == MB_PROT_NONE) /* needs no memory: it is also how others are undone */
+        return owner->hw->ops->peer_access(owner->hw, peer->hw, mb__va(va), count, NULL, prot);
+    pfns = malloc(count * sizeof(*pfns));
     if (!pfns)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %u frames", count);
-    for (uint32_t i = 0; !err && i < count; i++) {
-        pfns[i] = mb__vm_lookup(owner->vm, mb__va(va + i * FRAME));
-        if (prot != MB_PROT_NONE && mb__pfn_eq(pfns[i], MB_NO_PFN))
+    mb__vm_lookup_run(owner->vm, mb__va(va), count, pfns);
+    for (uint32_t i = 0; !err && i < count; i++)
+        if (mb__pfn_eq(pfns[i], MB_NO_PFN))
             err = mb__fail(MB_ERR_NOT_MAPPED, "page 0x%" PRIx64 " is not mapped", va + i * FRAME);
-    }
     if (!err)
         err = owner->hw->ops->peer_access(owner->hw, peer->hw, mb__va(va), count, pfns, prot);
     free(pfns);
     return err;
 }
 
-/* Tells what differs between two sets of records on an area, for one peer; *done pages are told. */
+/* Tells what differs between two sets of records on an area, for one peer; of *done pages it
+ * may have been told. */
 static enum mb_err tell_changes(const grants *from, const grants *to, const struct area *area,
                                 struct mb_device *peer, uint32_t limit, uint32_t *done)
 {
     enum mb_err err = MB_OK;
     uint32_t i = 0, run;
+    bool untouched;
 
     for (; !err && i < limit; i += run) {
         uint64_t va = area->va + i * FRAME;
@@ -120,7 +124,9 @@ static enum mb_err tell_changes(const grants *from, const grants *to, const stru
         }
         if (differs)
             err = tell(area->owner, peer, va, run, prot);
-        *done = err ? i : i + run;
+        /* Of a run that the backend began and failed, a part may be told. */
+        untouched = err == MB_ERR_NOT_SUPPORTED || err == MB_ERR_NOT_MAPPED;
+        *done = untouched ? i : i + run;
     }
     return err;
 }
@@ -348,6 +354,7 @@ static enum mb_err apply(const grants *from, const grants *to, const struct area
 {
     enum mb_err err = MB_OK;
     uint32_t done = area->pages, ignored;
+    struct mb__detail detail;
     unsigned i = 0;
 
     for (; !err && i < count; i++) {
@@ -359,6 +366,7 @@ static enum mb_err apply(const grants *from, const grants *to, const struct area
     for (unsigned k = 0; !err && k < count; k++)
         if (list[k].dev == area->owner)
             err = set_own(area->owner, area, list[k].prot);
+    mb__detail_keep(&detail);
     for (; err && i-- > 0; done = area->pages) {
         if (list[i].dev == area->owner)
             continue;
@@ -366,6 +374,7 @@ static enum mb_err apply(const grants *from, const grants *to, const struct area
             mb__log(MB_LOG_ERROR, "runtime", "access of a peer could not be put back: %s",
                     mb_error_detail());
     }
+    mb__detail_put(&detail);
     return err;
 }
 
@@ -431,6 +440,11 @@ enum mb_err mb__access_get(struct mb_device *dev, const void *ptr, const struct 
     return MB_OK;
 }
 
+bool mb__access_any(const struct mb_device *dev)
+{
+    return dev->given && dev->given->list.count;
+}
+
 enum mb_err mb__access_closed(const struct mb_device *dev, uint64_t addr, uint64_t bytes)
 {
     for (size_t i = 0; dev->given && i < dev->given->list.count; i++) {
@@ -491,25 +505,27 @@ enum mb_err mb__access_check(struct mb_device *dev)
  * device can go meanwhile: each takes this way before its backend is closed. */
 static void take_back(struct mb_device *owner, const struct mb_device *peer)
 {
-    grants rest = {0};
+    grants *list = &owner->given->list;
 
-    if (!copy_of(owner, &rest)) {
-        mb__log(MB_LOG_ERROR, "runtime", "closing: no host memory for the access of peers");
-        return;
-    }
-    for (size_t i = rest.count; i-- > 0;) {
-        struct grant grant = rest.data[i];
+    /* In place, as nothing here may fail for want of memory. */
+    for (size_t i = list->count; i-- > 0;) {
+        struct grant grant = list->data[i];
 
         if (peer && grant.peer != peer)
             continue;
-        if (grant.peer->hw->ops->device_sync(grant.peer->hw) ||
-            tell(owner, grant.peer, grant.va, grant.pages, MB_PROT_NONE))
+        /* A peer whose work ends badly must lose its access all the same. */
+        if (grant.peer->hw->ops->device_sync(grant.peer->hw))
+            mb__log(MB_LOG_WARN, "runtime", "device %d before it loses access: %s",
+                    grant.peer->config.hw.ordinal, mb_error_detail());
+        if (tell(owner, grant.peer, grant.va, grant.pages, MB_PROT_NONE))
             mb__log(MB_LOG_WARN, "runtime", "access of device %d at its end: %s",
                     grant.peer->config.hw.ordinal, mb_error_detail());
-        rest.data[i] = rest.data[--rest.count];
+        pthread_mutex_lock(&lock);
+        list->data[i] = list->data[--list->count];
+        pthread_mutex_unlock(&lock);
+        if (grant.block)
+            mb__block_unpin(owner, grant.block, 1);
     }
-    install(owner, &rest);
-    MB_VEC_FREE(&rest);
 }
 
 /* Somebody who has given access to `peer`; NULL: nobody has. */

@@ -20,7 +20,7 @@ enum {
 };
 
 /* Is the node one of those that collect() finds? */
-static bool may_use(const struct mb__request *req, const struct mb__node *node)
+bool mb__may_collect(const struct mb__request *req, const struct mb__node *node)
 {
     if (!node || !node->lane)
         return false;
@@ -45,13 +45,14 @@ static enum mb_err push_neighbours(struct mb__request *req, const struct mb__nod
     const struct mb__node *at = node->next, *low = node->prev;
     enum mb_err err = MB_OK;
 
-    for (unsigned n = 0; !err && n < NEIGHBOURS && may_use(req, at) && !mb__node_touches(at); n++) {
+    for (unsigned n = 0;
+         !err && n < NEIGHBOURS && mb__may_collect(req, at) && !mb__node_touches(at); n++) {
         err = push_range(req->dev, at);
         at = at->next;
     }
-    for (unsigned n = 0; n < NEIGHBOURS && may_use(req, low) && !mb__node_touches(low); n++)
+    for (unsigned n = 0; n < NEIGHBOURS && mb__may_collect(req, low) && !mb__node_touches(low); n++)
         low = low->prev;
-    if (err || may_use(req, low))
+    if (err || mb__may_collect(req, low))
         return err;
     for (at = node->prev; !err && at != low; at = at->prev)
         err = push_range(req->dev, at);

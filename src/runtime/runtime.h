@@ -500,6 +500,8 @@ enum mb_err mb__bad_pointer(struct mb_device *dev, const void *ptr, const char *
 /* Ranges that the request's stream may use, joined and by address, into dev->ranges, with room for
  * a plan of them in dev->pieces. MB_ERR_HOST_MEMORY. */
 enum mb_err mb__collect(struct mb__request *req);
+/* Is the node one of those that mb__collect() finds? NULL: no. */
+bool mb__may_collect(const struct mb__request *req, const struct mb__node *node);
 
 /* ------------------------------------------------------------------ stitch.c */
 

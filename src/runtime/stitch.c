@@ -298,10 +298,7 @@ static bool range_usable(const struct mb__request *req, struct mb__range range)
     uint64_t end = range.addr + range.bytes;
 
     for (; node; node = node->next) {
-        bool own = node->lane &&
-                   (mb__lane_is_own(node->lane, req->stream) || node->lane == &req->pool->ready);
-
-        if (!own && !(req->ordered && req->stream && mb__node_usable(req->stream, node)))
+        if (!mb__may_collect(req, node))
             return false;
         if (node->addr + node->bytes >= end)
             return true;

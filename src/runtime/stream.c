@@ -554,7 +554,10 @@ enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
         event = calloc(1, sizeof(*event));
     }
     if (!event || !mb__handles_add(&live, event)) {
-        free(event);
+        if (event) { /* it may be a record that another thread still looks at */
+            event->next = dev->spare_events;
+            dev->spare_events = event;
+        }
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for an event");
     }
     __atomic_store_n(&event->dev, dev, __ATOMIC_RELEASE);

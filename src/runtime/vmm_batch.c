@@ -677,7 +677,7 @@ enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, un
         err = work_op(dev, &ops[i]);
         if (err)
             mb__fail_in(err, "operation %u of %u", i, count);
-        else if (!dev->given) /* else each may be open to a peer */
+        else if (!mb__access_any(dev)) /* else each may be open to a peer */
             i += work_pages(dev->vmm, ops + i + 1, count - i - 1);
     }
     if (!err)

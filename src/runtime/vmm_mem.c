@@ -18,24 +18,21 @@ static enum mb_err take_frames(struct mb_device *dev, uint32_t frames, struct mb
 
     if (err != MB_ERR_NO_MEMORY && err != MB_ERR_LIMIT)
         return err;
-    /* The pools' unused frames serve as well; a frame may still have to drain. */
+    /* The pools' unused frames serve as well. */
     if (mb__release_others(dev, NULL))
         err = mb__alloc_pfn(dev->vm, OWNER, frames, 0, runs, frames, count);
     if (err != MB_ERR_NO_MEMORY && err != MB_ERR_LIMIT)
         return err;
-    err = mb__vm_drain(dev->vm);
-    if (!err)
-        err = mb__alloc_pfn(dev->vm, OWNER, frames, 0, runs, frames, count);
-    if (err != MB_ERR_NO_MEMORY && err != MB_ERR_LIMIT)
-        return err;
-    /* What streams have not left yet, and frames under windows that go only then. */
+    /* Frames that drain, what streams have not left yet, and frames under windows that go only
+     * then; what the pools release after that has to drain too. The waits drop the lock: others
+     * must not stand still for streams that are not theirs. */
     dev->counters.retries++;
     dev->counters.host_waits++;
     if (mb__wait_on_host(dev))
         return err;
-    (void)mb__release_others(dev, NULL);
-    err = mb__vm_drain(dev->vm);
-    return err ? err : mb__alloc_pfn(dev->vm, OWNER, frames, 0, runs, frames, count);
+    if (mb__release_others(dev, NULL) && mb__wait_on_host(dev))
+        return err;
+    return mb__alloc_pfn(dev->vm, OWNER, frames, 0, runs, frames, count);
 }
 
 enum mb_err mb__mem_frames(struct mb_device *dev, uint32_t frames, mb_va *homes, mb_pfn *pfns)

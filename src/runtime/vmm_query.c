@@ -107,11 +107,17 @@ enum mb_err mb__vmm_check(struct mb_device *dev)
     }
     for (const struct mb_mem *mem = dev->vmm->mems; mem; mem = mem->next) {
         uint32_t absent = 0;
+        uint64_t shown = 0;
 
         for (uint32_t i = 0; i < mem->count; i++) {
-            counted += mem->maps[i];
+            shown += mem->maps[i];
             absent += !mem->homes[i].addr;
         }
+        counted += shown;
+        if (shown != mem->shown)
+            return mb__fail(MB_ERR_CORRUPT,
+                            "a memory object is shown by %" PRIu64 " pages, it says %" PRIu64,
+                            shown, mem->shown);
         frames += mem->count - absent;
         if (absent != mem->absent)
             return mb__fail(MB_ERR_CORRUPT,

@@ -683,9 +683,15 @@ static enum mb_err execute(struct mb_vm *vm, struct mb_hw_stream *stream,
     if (err)
         goto undo;
     err = mb__vm_submit(vm, stream, vm->batch.cmds.data, vm->batch.cmds.count, &fence);
-    mb__trail_outcome(vm, !err);
-    if (err)
+    if (err) {
+        struct mb__detail detail;
+
+        mb__detail_keep(&detail);
+        mb__trail_outcome(vm, false);
+        mb__detail_put(&detail);
         goto undo;
+    }
+    mb__trail_outcome(vm, true);
     commit(vm, fence, waits.refs);
     start_waits(vm, &waits, fence);
     if (done)

@@ -226,12 +226,17 @@ static enum mb_err write_homes(struct mb_vm *vm, const struct mb__span *ids, siz
 /* The claim goes first: once the driver has the frames, another process may get them. */
 static enum mb_err to_driver(struct mb_vm *vm, struct mb_hw_slab *hw)
 {
+    struct mb__detail detail;
     enum mb_err err;
 
     mb__registry_unclaim(vm, hw);
     err = vm->hw->ops->slab_release(vm->hw, hw);
-    if (err && mb__registry_claim(vm, hw))
+    if (!err)
+        return MB_OK;
+    mb__detail_keep(&detail);
+    if (mb__registry_claim(vm, hw))
         mb__log(MB_LOG_ERROR, "vm", "frames that the driver did not take back cannot be claimed");
+    mb__detail_put(&detail);
     return err;
 }
 
@@ -255,9 +260,13 @@ static enum mb_err acquire(struct mb_vm *vm, uint32_t at, uint32_t want, uint32_
     if (!err)
         err = mb__registry_claim(vm, &hw);
     if (err) {
+        struct mb__detail detail;
+
+        mb__detail_keep(&detail);
         if (vm->hw->ops->slab_release(vm->hw, &hw))
             mb__log(MB_LOG_ERROR, "vm", "a refused slab stays with the driver: %s",
                     mb_error_detail());
+        mb__detail_put(&detail);
         return err;
     }
     vm->slabs.data[place] = (struct mb__slab){
@@ -408,12 +417,13 @@ enum mb_err mb__grow(struct mb_vm *vm, uint32_t at, uint32_t need, uint32_t want
     if (!err && ours)
         err = write_homes(vm, vm->taken.data, vm->taken.count, true, &submitted);
     if (err) {
-        char detail[512];
+        struct mb__detail detail;
 
-        snprintf(detail, sizeof(detail), "%s", mb_error_detail());
+        mb__detail_keep(&detail);
         undo_grow(vm, submitted);
         vm->taken.count = 0;
-        return mb__fail(err, "%s", detail);
+        mb__detail_put(&detail);
+        return err;
     }
     for (size_t i = 0; i < vm->taken.count; i++) {
         set_mapped(vm, &vm->slabs.data[vm->taken.data[i].first], true);

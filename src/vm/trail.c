@@ -139,7 +139,7 @@ static void add_changes(struct mb_vm *vm, bool old)
 
 enum mb_err mb__trail_plan(struct mb_vm *vm)
 {
-    size_t mark;
+    struct mb__journal_mark mark;
     enum mb_err err;
 
     if (!vm->journal)
@@ -149,7 +149,7 @@ enum mb_err mb__trail_plan(struct mb_vm *vm)
     add_changes(vm, false);
     err = mb__journal_flush(vm->journal);
     if (err)
-        mb__journal_rewind(vm->journal, mark);
+        mb__journal_rewind(vm->journal, &mark);
     return err;
 }
 

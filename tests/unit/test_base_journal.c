@@ -267,7 +267,7 @@ TEST(other_changes_are_not_listed)
     struct mb_audit_summary sum;
     unsigned next = 0;
     off_t before;
-    size_t mark;
+    struct mb__journal_mark mark;
 
     fresh();
     journal = open_log();
@@ -279,7 +279,7 @@ TEST(other_changes_are_not_listed)
     mark = mb__journal_mark(journal);
     mb__journal_add(journal, piece_of(2));
     mb__journal_add(journal, piece_of(3));
-    mb__journal_rewind(journal, mark);
+    mb__journal_rewind(journal, &mark);
     mb__journal_add(journal, piece_of(2));
     for (unsigned i = 3; i < 10; i++) {
         struct mb_audit_record other = piece_of(i);
@@ -376,18 +376,41 @@ TEST(rewinding_takes_records_back)
 {
     struct mb__journal *journal;
     struct seen seen;
-    size_t mark;
+    struct mb__journal_mark mark;
 
     fresh();
     journal = open_log();
     add(journal, 1);
     mark = mb__journal_mark(journal);
     add(journal, 2);
-    mb__journal_rewind(journal, mark);
+    mb__journal_rewind(journal, &mark);
     add(journal, 3);
     mb__journal_close(journal);
     /* cppcheck-suppress uninitvar ; read_log() has filled what it returns */
     CHECK_EQ(read_log(&seen).records, 3);
+    CHECK_EQ(seen.last_va, 3);
+    unlink(path);
+}
+
+TEST(rewinding_takes_back_what_had_no_room)
+{
+    enum { ROOM = 1 << 20 }; /* records that are kept until a flush */
+    struct mb__journal *journal;
+    struct mb__journal_mark mark;
+    struct seen seen;
+
+    fresh();
+    journal = open_log();
+    mark = mb__journal_mark(journal);
+    for (uint64_t i = 0; i < ROOM + 2; i++)
+        add(journal, 2 * i + 1);
+    CHECK_EQ(mb__journal_flush(journal), MB_ERR_IO);
+    mb__journal_rewind(journal, &mark);
+    CHECK_OK(mb__journal_flush(journal));
+    add(journal, 3);
+    mb__journal_close(journal);
+    /* cppcheck-suppress uninitvar ; read_log() has filled what it returns */
+    CHECK_EQ(read_log(&seen).records, 2);
     CHECK_EQ(seen.last_va, 3);
     unlink(path);
 }

@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/log.h"
 
 static enum mb_err possible(struct mb_cuda *dev, struct mb_cuda *peer)
 {
@@ -97,12 +98,28 @@ int mb__cuda_grant_set(struct mb_cuda_grant *grant, uint32_t frames, uint32_t fi
     return most;
 }
 
+/* After a proof that failed, whose text stays. False: the driver would not. */
+static bool take_back(struct mb_cuda *dev, struct mb_cuda *peer, const struct mb_cuda_slab *slab,
+                      int before)
+{
+    struct mb__detail detail;
+    enum mb_err err;
+
+    mb__detail_keep(&detail);
+    err = set(dev, peer, slab->home.addr, slab->bytes, before);
+    if (err)
+        mb__log(MB_LOG_ERROR, "cuda", "a peer keeps its access: %s", mb_error_detail());
+    mb__detail_put(&detail);
+    return !err;
+}
+
 static enum mb_err set_slab(struct mb_cuda *dev, struct mb_cuda *peer, struct mb_cuda_slab *slab,
                             uint32_t first, uint32_t count, int access)
 {
     struct mb_cuda_grant *grant;
     uint8_t *old = malloc(count);
     int before = 0, after = 0;
+    bool kept = false; /* the driver gave it, and did not take it back: the record says so */
     enum mb_err err = MB_OK;
 
     if (!old)
@@ -118,9 +135,11 @@ static enum mb_err set_slab(struct mb_cuda *dev, struct mb_cuda *peer, struct mb
         err = mb__fail(MB_ERR_HOST_MEMORY, "no memory for the record of a peer's access");
     if (!err && before != after) {
         err = set(dev, peer, slab->home.addr, slab->bytes, after);
-        if (!err)
+        if (!err) {
             err = mb__cuda_slab_prove(dev, slab);
-        if (err) {
+            kept = err && !take_back(dev, peer, slab, before);
+        }
+        if (err && !kept) {
             pthread_mutex_lock(&dev->table_lock);
             memcpy(grant->frame + first, old, count);
             grant->access = before;
