@@ -469,9 +469,12 @@ enum mb_err mb_record_stream(mb_device dev, void *ptr, mb_stream stream)
         if (__builtin_expect(mb__in_fork(), 0))                                                    \
             return mb__bad_device(NULL, __func__);                                                 \
         if (__builtin_expect(!mb__pool_is_open(pool), 0))                                          \
-            return mb__fail(MB_ERR_INVALID, "%s: %p is no open pool", __func__,                    \
-                            (const void *)(pool));                                                 \
+            return mb__pool_gone(__func__, pool);                                                  \
     } while (0)
+
+/* Another thread may destroy the pool before the lock is taken. Its record stays, so does `dev`. */
+#define LOCKED_POOL(pool, expression)                                                              \
+    LOCKED((pool)->dev, mb__pool_is_open(pool) ? (expression) : mb__pool_gone(__func__, pool))
 
 enum mb_err mb_pool_create(mb_device dev, mb_pool *out)
 {
@@ -482,11 +485,8 @@ enum mb_err mb_pool_create(mb_device dev, mb_pool *out)
 
 enum mb_err mb_pool_destroy(mb_pool pool)
 {
-    struct mb_device *dev;
-
     ENTER_POOL(pool);
-    dev = pool->dev;
-    LOCKED(dev, mb__pool_delete(pool));
+    LOCKED_POOL(pool, mb__pool_delete(pool));
 }
 
 enum mb_err mb_pool_default(mb_device dev, mb_pool *out)
@@ -500,14 +500,14 @@ enum mb_err mb_pool_default(mb_device dev, mb_pool *out)
 enum mb_err mb_pool_set(mb_pool pool, enum mb_pool_attr attr, uint64_t value)
 {
     ENTER_POOL(pool);
-    LOCKED(pool->dev, mb__pool_set(pool, attr, value));
+    LOCKED_POOL(pool, mb__pool_set(pool, attr, value));
 }
 
 enum mb_err mb_pool_get(mb_pool pool, enum mb_pool_attr attr, uint64_t *value)
 {
     ENTER_POOL(pool);
     NEED(value, "mb_pool_get: a place for the value is needed");
-    LOCKED(pool->dev, mb__pool_get(pool, attr, value));
+    LOCKED_POOL(pool, mb__pool_get(pool, attr, value));
 }
 
 enum mb_err mb_pool_malloc_async(mb_pool pool, size_t bytes, mb_stream stream, void **out)
@@ -520,7 +520,7 @@ enum mb_err mb_pool_malloc_async(mb_pool pool, size_t bytes, mb_stream stream, v
 enum mb_err mb_pool_trim(mb_pool pool, uint64_t keep_bytes)
 {
     ENTER_POOL(pool);
-    LOCKED(pool->dev, mb__pool_trim(pool, keep_bytes));
+    LOCKED_POOL(pool, mb__pool_trim(pool, keep_bytes));
 }
 
 /* ------------------------------------------------------------------ device work */

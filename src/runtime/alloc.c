@@ -374,6 +374,8 @@ static enum mb_err malloc_locked(struct mb_device *dev, struct mb_pool *pool, ui
     struct mb__request req = {.dev = dev, .pool = pool};
     enum mb_err err = MB_OK;
 
+    if (!mb__pool_is_open(pool)) /* another thread was first with the lock and destroyed it */
+        return mb__pool_gone("mb_pool_malloc_async", pool);
     if (requested > dev->hw->caps.total_bytes) {
         dev->counters.failed_requests++;
         return mb__fail(

@@ -40,6 +40,14 @@ static void pool_discard(struct mb_pool *pool)
     pool->dev->spare_pools = pool;
 }
 
+/* Who came too late still finds the device in it, and with the device the lock. */
+static void pool_clear(struct mb_pool *pool)
+{
+    const size_t kept = offsetof(struct mb_pool, prev);
+
+    memset((char *)pool + kept, 0, sizeof(*pool) - kept);
+}
+
 enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
 {
     struct mb_pool *pool = dev->spare_pools;
@@ -51,7 +59,7 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
         pool = mb__calloc_apart(1, sizeof(*pool));
     if (!pool)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a pool");
-    memset(pool, 0, sizeof(*pool));
+    pool_clear(pool);
     pool->dev = dev;
     for (unsigned s = 0; s < MB__SHARDS; s++)
         pool->accounts[s].pool = pool;
@@ -86,6 +94,11 @@ bool mb__pool_is_open(const struct mb_pool *pool)
 {
     return mb__handles_has(&live, pool) &&
            __atomic_load_n(&pool->magic, __ATOMIC_ACQUIRE) == MB__POOL_MAGIC;
+}
+
+enum mb_err mb__pool_gone(const char *call, const struct mb_pool *pool)
+{
+    return mb__fail(MB_ERR_INVALID, "%s: %p is no open pool", call, (const void *)pool);
 }
 
 static void pool_retire(struct mb_pool *pool)

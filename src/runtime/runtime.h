@@ -540,6 +540,8 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out);
 enum mb_err mb__pool_delete(struct mb_pool *pool);
 void mb__pools_fini(struct mb_device *dev);
 bool mb__pool_is_open(const struct mb_pool *pool);
+/* MB_ERR_INVALID with detail. */
+enum mb_err mb__pool_gone(const char *call, const struct mb_pool *pool);
 /* Adds req->missing_bytes (or the whole request) of frames to the pool. MB_ERR_NO_MEMORY, _LIMIT.
  */
 enum mb_err mb__pool_grow(struct mb__request *req);

@@ -6,6 +6,7 @@
  */
 #include <pthread.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
@@ -20,6 +21,7 @@ struct pair {
     mb_device dev;
     enum kind kind;
     void *object;
+    unsigned arrived; /* atomic */
     pthread_barrier_t start, end;
     enum mb_err result[2];
 };
@@ -105,6 +107,99 @@ TEST(destroyed_by_two_threads)
     printf("COUNT objects destroyed by two threads at once %d\n", RACES);
     RT_OK(mb_check(p.dev));
     rt_close(p.dev);
+}
+
+static void *one_destroyer(void *user)
+{
+    struct pair *p = user;
+    const unsigned me = __atomic_fetch_add(&p->arrived, 1, __ATOMIC_RELAXED);
+
+    pthread_barrier_wait(&p->start);
+    p->result[me] = destroy(p);
+    return NULL;
+}
+
+/* Both threads find the object alive and wait for the lock, which the test holds. */
+TEST(destroyed_while_another_waits)
+{
+    static struct pair p;
+
+    memset(&p, 0, sizeof(p));
+    p.dev = rt_open("backend:sim,device_memory:256m");
+    CHECK_EQ(pthread_barrier_init(&p.start, NULL, 3), 0);
+    for (unsigned i = 0; i < 10 * KINDS; i++) {
+        pthread_t threads[2];
+
+        p.kind = (enum kind)(i % KINDS);
+        p.object = create(&p);
+        p.arrived = 0;
+        for (unsigned t = 0; t < 2; t++)
+            CHECK_EQ(pthread_create(&threads[t], NULL, one_destroyer, &p), 0);
+        mb__lock(&p.dev->lock);
+        pthread_barrier_wait(&p.start);
+        usleep(1000); /* if one of them comes later, it is only the easier case */
+        mb__unlock(&p.dev->lock);
+        for (unsigned t = 0; t < 2; t++)
+            CHECK_EQ(pthread_join(threads[t], NULL), 0);
+        if (p.kind == EVENT)
+            CHECK(!p.result[0] || !p.result[1]);
+        else
+            CHECK_EQ(!p.result[0] + !p.result[1], 1);
+    }
+    pthread_barrier_destroy(&p.start);
+    RT_OK(mb_check(p.dev));
+    rt_close(p.dev);
+}
+
+/* A call that waits for the lock while the pool goes is refused like one that comes later. */
+struct late {
+    mb_pool pool;
+    unsigned call;
+    enum mb_err err;
+};
+
+static void *late_caller(void *user)
+{
+    struct late *late = user;
+    uint64_t value;
+    void *block;
+
+    switch (late->call) {
+    case 0:
+        late->err = mb_pool_malloc_async(late->pool, 4096, NULL, &block);
+        break;
+    case 1:
+        late->err = mb_pool_trim(late->pool, 0);
+        break;
+    case 2:
+        late->err = mb_pool_set(late->pool, MB_POOL_LIMIT, 1 << 30);
+        break;
+    default:
+        late->err = mb_pool_get(late->pool, MB_POOL_LIMIT, &value);
+        break;
+    }
+    return NULL;
+}
+
+TEST(pool_goes_before_a_call_has_the_lock)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+
+    for (unsigned i = 0; i < 40; i++) {
+        struct late late = {.call = i % 4, .err = MB_ERR_BUSY};
+        pthread_t thread;
+
+        RT_OK(mb_pool_create(dev, &late.pool));
+        mb__lock(&dev->lock);
+        CHECK_EQ(pthread_create(&thread, NULL, late_caller, &late), 0);
+        usleep(1000);
+        RT_OK(mb__pool_delete(late.pool));
+        mb__unlock(&dev->lock);
+        CHECK_EQ(pthread_join(thread, NULL), 0);
+        CHECK_EQ(late.err, MB_ERR_INVALID);
+    }
+    RT_OK(mb_check(dev));
+    rt_close(dev);
 }
 
 /* ------------------------------------------------------------ free against map */
