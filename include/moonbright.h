@@ -238,7 +238,8 @@ struct mb_map_op {
 
 /* Smallest unit of mapping on this device: 2 MiB on all of today's backends. */
 MB_API uint64_t mb_page_bytes(mb_device dev);
-/* align 0: one page. */
+/* align: a power of two; 0 or less than a page: one page. MB_ERR_NO_ADDRESS: no range of that size
+ * and alignment is free, or none can be; the text says which. */
 MB_API enum mb_err mb_mem_reserve(mb_device dev, uint64_t bytes, uint64_t align, void **va);
 /* MB_ERR_BUSY while anything is mapped there. */
 MB_API enum mb_err mb_mem_unreserve(mb_device dev, void *va, uint64_t bytes);

@@ -50,9 +50,9 @@ struct mb__region *mb__window_region(struct mb_vm *vm, mb_va va)
 static uint32_t align_group(const struct mb__region *region, uint32_t from, uint64_t align)
 {
     uint64_t size = group_bytes(region), va = region->base.addr + from * size;
-    uint64_t up = align > size ? ((va + align - 1) & ~(align - 1)) - va : 0;
+    uint64_t up = align > size ? -va & (align - 1) : 0;
 
-    return from + (uint32_t)(up / size);
+    return up / size < region->groups - from ? from + (uint32_t)(up / size) : region->groups;
 }
 
 /* From the groups that were handed out before. */
@@ -274,11 +274,32 @@ void mb__window_recycle(struct mb_vm *vm, struct mb__window *window)
     window_free(vm, window);
 }
 
-static bool fits_region(const struct mb_vm *vm, const struct mb__region *region, uint64_t bytes)
+static bool fits_region(const struct mb_vm *vm, const struct mb__region *region, uint64_t bytes,
+                        uint64_t align)
 {
     uint64_t groups = (bytes - 1) / group_bytes(region) + 1 + vm->guard_groups;
 
-    return groups <= region->groups;
+    return groups <= region->groups - align_group(region, 0, align);
+}
+
+/* Why no window of that size and alignment can ever be had. */
+static enum mb_err never_fits(const struct mb_vm *vm, const struct mb__region *region,
+                              uint64_t bytes, uint64_t align)
+{
+    uint64_t most = align;
+
+    if (!fits_region(vm, region, bytes, 0))
+        return mb__fail(MB_ERR_NO_ADDRESS,
+                        "a window of %" PRIu64 " MiB does not fit into the %" PRIu64
+                        " GiB of window addresses",
+                        bytes >> 20, region->bytes >> 30);
+    while (!fits_region(vm, region, bytes, most))
+        most /= 2;
+    return mb__fail(MB_ERR_NO_ADDRESS,
+                    "%" PRIu64 " MiB aligned to 0x%" PRIx64
+                    " were asked for; window addresses are [0x%" PRIx64 ", +0x%" PRIx64
+                    "), where the largest alignment for this size is 0x%" PRIx64,
+                    bytes >> 20, align, region->base.addr, region->bytes, most);
 }
 
 /* Makes addresses come back: a flush, or a wait for the oldest one on its way. The lock is given up
@@ -413,11 +434,8 @@ enum mb_err mb__alloc_va_leaf(struct mb_vm *vm, uint64_t bytes, uint64_t align, 
     err = mb__vm_usable(vm);
     if (!err)
         err = open_region(vm, leaf_shift, &index);
-    if (!err && !fits_region(vm, &vm->region[index], bytes))
-        err = mb__fail(MB_ERR_NO_ADDRESS,
-                       "a window of %" PRIu64 " MiB does not fit into the %" PRIu64
-                       " GiB of window addresses",
-                       bytes >> 20, vm->region[index].bytes >> 30);
+    if (!err && !fits_region(vm, &vm->region[index], bytes, align))
+        err = never_fits(vm, &vm->region[index], bytes, align);
     if (!err)
         err = alloc_locked(vm, index, bytes, align, out);
     mb__unlock(&vm->lock);

@@ -3,6 +3,7 @@
  * Random batches of maps, aliases, unmaps and protections, sleeps and wakes, against a record of
  * what each page must show. A batch with an error in it must change nothing.
  */
+#include <inttypes.h>
 #include <string.h>
 
 #include "support/runtime_rig.h"
@@ -255,6 +256,45 @@ TEST(random_batches_fresh)
 TEST(random_batches_amd)
 {
     run("backend:sim,device_memory:512m,explore:yes,model:mi210");
+}
+
+/* Every power of two is either served as asked or refused with what would be served. */
+TEST(alignments_that_cannot_be_are_told_apart)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:512m");
+    uint64_t page = mb_page_bytes(dev);
+    unsigned refused = 0;
+
+    for (unsigned shift = 0; shift < 64; shift++) {
+        uint64_t align = (uint64_t)1 << shift, most = 0;
+        void *va = NULL;
+        const char *told;
+        char asked[40];
+
+        if (!mb_mem_reserve(dev, page, align, &va)) {
+            CHECK_EQ((uintptr_t)va % align, 0);
+            CHECK_EQ(refused, 0); /* what is larger than one that cannot be cannot be either */
+            RT_OK(mb_mem_unreserve(dev, va, page));
+            continue;
+        }
+        refused++;
+        CHECK_EQ(mb_mem_reserve(dev, page, align, &va), MB_ERR_NO_ADDRESS);
+        CHECK_PTR_EQ(va, NULL);
+        snprintf(asked, sizeof(asked), "aligned to 0x%" PRIx64 " ", align);
+        CHECK(strstr(mb_error_detail(), asked));
+        told = strstr(mb_error_detail(), "largest alignment");
+        CHECK(told);
+        CHECK_EQ(sscanf(strstr(told, "0x"), "%" SCNx64, &most), 1);
+        CHECK(most < align);
+        RT_OK(mb_mem_reserve(dev, page, most, &va));
+        CHECK_EQ((uintptr_t)va % most, 0);
+        RT_OK(mb_mem_unreserve(dev, va, page));
+    }
+    CHECK(refused > 0); /* 2^63 at least */
+    CHECK_EQ(mb_mem_reserve(dev, UINT64_C(1) << 46, UINT64_C(1) << 63, &(void *){NULL}),
+             MB_ERR_NO_ADDRESS);
+    CHECK(strstr(mb_error_detail(), "does not fit")); /* the size is what is wrong */
+    rt_close(dev);
 }
 
 TEST(arguments_are_checked)
