@@ -197,10 +197,10 @@ enum mb_pool_attr {
  *            capture:check; the default on the software GPU).
  */
 MB_API enum mb_err mb_pool_create(mb_device dev, mb_pool *out);
-/* MB_ERR_BUSY while blocks of it live, or a stream that freed into it is being captured. Where one
- * frame holds memory freed on several streams, waits on the host until they have passed:
- * MB_ERR_TIMEOUT after wait_ms (configuration); then the pool lives on and may be destroyed
- * later. */
+/* MB_ERR_BUSY while blocks of it live, a freed one is still shown by an alias or open to another
+ * device, or a stream that freed into it is being captured. Where one frame holds memory freed on
+ * several streams, waits on the host until they have passed: MB_ERR_TIMEOUT after wait_ms
+ * (configuration); then the pool lives on and may be destroyed later. */
 MB_API enum mb_err mb_pool_destroy(mb_pool pool);
 MB_API enum mb_err mb_pool_default(mb_device dev, mb_pool *out);
 MB_API enum mb_err mb_pool_set(mb_pool pool, enum mb_pool_attr attr, uint64_t value);

@@ -445,6 +445,14 @@ bool mb__access_any(const struct mb_device *dev)
     return dev->given && dev->given->list.count;
 }
 
+int mb__access_peer(const struct mb_device *dev, const struct mb__block *block)
+{
+    for (size_t i = 0; dev->given && i < dev->given->list.count; i++)
+        if (dev->given->list.data[i].block == block)
+            return dev->given->list.data[i].peer->config.hw.ordinal;
+    return -1;
+}
+
 enum mb_err mb__access_closed(const struct mb_device *dev, uint64_t addr, uint64_t bytes)
 {
     for (size_t i = 0; dev->given && i < dev->given->list.count; i++) {

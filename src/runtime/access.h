@@ -23,6 +23,8 @@ enum mb_err mb__access_possible(struct mb_device *dev, struct mb_device *peer);
 enum mb_err mb__access_closed(const struct mb_device *dev, uint64_t addr, uint64_t bytes);
 /* Is anything of `dev` open to a peer? Lock held. */
 bool mb__access_any(const struct mb_device *dev);
+/* Ordinal of a device that the block is open to; -1: none. Lock held. */
+int mb__access_peer(const struct mb_device *dev, const struct mb__block *block);
 /* Is every page of the range open to `peer`, by whatever owner? */
 bool mb__access_covers(const struct mb_device *peer, uint64_t addr, uint64_t bytes);
 /* The device is about to be closed: takes back all it gave and all it was given. No lock held. */

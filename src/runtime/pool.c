@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/handles.h"
 #include "base/log.h"
+#include "runtime/access.h"
 #include "runtime/debug.h"
 #include "runtime/watch.h"
 
@@ -411,6 +412,42 @@ static enum mb_err empty(struct mb_pool *pool)
                     pool->heap.total_bytes);
 }
 
+/* Blocks that were freed while something else shows their frames: those come back when it ends. */
+static enum mb_err shown_elsewhere(struct mb_pool *pool)
+{
+    const struct mb__block *first = NULL;
+    unsigned count = 0;
+    int peer;
+
+    for (struct mb__link *link = mb__tree_first(&pool->heap.by_addr); link;
+         link = mb__tree_next(link)) {
+        const struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_addr);
+        const struct mb__block *block = node->lane ? NULL : node->block;
+
+        if (!block || block->pieces != node || !block->pins)
+            continue;
+        first = first ? first : block;
+        count++;
+    }
+    if (!first)
+        return mb__fail(MB_ERR_BUSY, "%" PRIu64 " bytes of the pool are in use; try again",
+                        pool->heap.used_bytes);
+    peer = mb__access_peer(pool->dev, first);
+    if (peer >= 0)
+        return mb__fail(
+            MB_ERR_BUSY,
+            "%u blocks of the pool are freed but still shown elsewhere; that of %" PRIu64
+            " bytes at 0x%" PRIx64
+            " is open to device %d: take its access back with mb_mem_set_access() and "
+            "MB_PROT_NONE first",
+            count, first->requested, first->addr, peer);
+    return mb__fail(MB_ERR_BUSY,
+                    "%u blocks of the pool are freed but still shown elsewhere; that of %" PRIu64
+                    " bytes at 0x%" PRIx64
+                    " by %u pages of mb_mem_reserve(): unmap these aliases first",
+                    count, first->requested, first->addr, first->pins);
+}
+
 enum mb_err mb__pool_delete(struct mb_pool *pool)
 {
     struct mb_device *dev = pool->dev;
@@ -421,9 +458,11 @@ enum mb_err mb__pool_delete(struct mb_pool *pool)
     if (pool->keep)
         return kept("mb_pool_destroy");
     mb__bins_flush(dev, pool);
-    if (mb__pool_live(pool).blocks || pool->heap.used_bytes)
+    if (mb__pool_live(pool).blocks)
         return mb__fail(MB_ERR_BUSY, "%" PRId64 " blocks of the pool live; free them first",
                         mb__pool_live(pool).blocks);
+    if (pool->heap.used_bytes)
+        return shown_elsewhere(pool);
     err = empty(pool);
     if (!err)
         err = mb__windows_orphan(pool);

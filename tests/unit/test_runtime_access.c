@@ -173,6 +173,36 @@ TEST(frames_of_a_freed_block_come_back_when_the_last_peer_has_lost_them)
     rt_close(a);
 }
 
+/* It says which block, who has it and what ends that, and the pool goes once it is done. */
+TEST(a_pool_is_not_destroyed_under_a_peer_or_an_alias)
+{
+    mb_device a = open_at(0, ""), b = open_at(1, "");
+    mb_pool pool = NULL;
+    void *block = NULL, *view = reserve(a, 2);
+    char where[40];
+
+    RT_OK(mb_pool_create(a, &pool));
+    RT_OK(mb_pool_malloc_async(pool, 6 * RT_MIB, NULL, &block));
+    RT_OK(give(a, block, 8, b, MB_PROT_READ));
+    RT_OK(map(a, MB_ALIAS, view, 2, NULL,
+              (void *)(((uintptr_t)block + PAGE - 1) & ~(uintptr_t)(PAGE - 1))));
+    CHECK_EQ(mb_pool_destroy(pool), MB_ERR_BUSY);
+    CHECK(strstr(mb_error_detail(), "1 blocks of the pool live"));
+    RT_OK(mb_free_async(a, block, NULL));
+    snprintf(where, sizeof(where), "%p", block);
+    CHECK_EQ(mb_pool_destroy(pool), MB_ERR_BUSY);
+    CHECK(strstr(mb_error_detail(), where) && strstr(mb_error_detail(), "open to device 1"));
+    CHECK(strstr(mb_error_detail(), "MB_PROT_NONE"));
+    RT_OK(give(a, block, 8, b, MB_PROT_NONE));
+    CHECK_EQ(mb_pool_destroy(pool), MB_ERR_BUSY);
+    CHECK(strstr(mb_error_detail(), where) && strstr(mb_error_detail(), "by 2 pages"));
+    RT_OK(map(a, MB_UNMAP, view, 2, NULL, NULL));
+    RT_OK(mb_pool_destroy(pool));
+    RT_OK(mb_mem_unreserve(a, view, 2 * PAGE));
+    rt_close(b);
+    rt_close(a);
+}
+
 TEST(the_owner_may_close_first)
 {
     mb_device a = open_at(4, ""), b = open_at(5, "");
