@@ -118,10 +118,18 @@ expect_text "is not a file of the project"
 # ------------------------------------------------------------ the generated page
 expect 1 "$scratch/scripts/results" --check
 expect_text "run scripts/results"
+cat >"$scratch/bench/results/b.jsonl" <<'JSON'
+{"what": "plugin-replay", "trace": "one.csv.gz", "tables": "simulated", "efficiency": 0.5, "wrong_accesses": 0}
+{"what": "replay", "trace": "two.csv.gz", "policy": "torch", "tables": null, "efficiency": 0.75, "wrong_accesses": 0}
+{"trace": "three.csv.gz", "efficiency": 0.25}
+JSON
 expect 0 "$scratch/scripts/results"
 expect 0 "$scratch/scripts/results" --check
 output=$(cat "$scratch/doc/results.md")
 expect_text "| map | two | 2 MiB | 3 | 12.72 | 20 | 1.123 | time over time alone |"
+expect_text "| one | plugin-replay, simulated | 50.0% |"
+expect_text "| two | torch | 75.0% |"
+expect_text "| three | – | 25.0% |"
 sed -i 's/12\.72/12.71/' "$scratch/doc/results.md"
 expect 1 "$scratch/scripts/results" --check
 expect_text "12.71"
