@@ -68,10 +68,32 @@ bool output_same(const char *a, const char *b)
            x.st_ino == y.st_ino;
 }
 
+/* glibc's open_memstream() drops what it has no memory for, and ferror() does not tell. */
+static ssize_t collect(void *cookie, const char *text, size_t size)
+{
+    struct output_file *o = cookie;
+
+    if (size > o->capacity - o->size) {
+        size_t capacity = 2 * (o->size + size);
+        char *larger = realloc(o->text, capacity);
+
+        if (!larger) {
+            o->failed = true;
+            errno = ENOMEM;
+            return 0;
+        }
+        o->text = larger;
+        o->capacity = capacity;
+    }
+    memcpy(o->text + o->size, text, size);
+    o->size += size;
+    return (ssize_t)size;
+}
+
 int output_open(struct output_file *o, const char *command, const char *path)
 {
     *o = (struct output_file){.command = command, .path = path};
-    o->out = open_memstream(&o->text, &o->size);
+    o->out = fopencookie(o, "w", (cookie_io_functions_t){.write = collect});
     if (!o->out)
         return cli_fail(CLI_FAILED, command, "the host is out of memory");
     return CLI_OK;
@@ -157,7 +179,7 @@ int output_close(struct output_file *o)
 
     whole = !fclose(o->out) && whole;
     o->out = NULL;
-    if (!whole)
+    if (!whole || o->failed)
         code = cli_fail(CLI_FAILED, o->command, "the host is out of memory");
     else if (!put(o))
         code =

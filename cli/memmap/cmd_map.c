@@ -60,6 +60,8 @@ static int read_input(struct memmap *map, const char *path, const char *config, 
                                       : memmap_of_trace(map, path, config, moments, error);
     if (code)
         return cli_fail(code, "map", "%.200s: %s", path, error);
+    if (map->failed)
+        return cli_fail(CLI_FAILED, "map", "the host is out of memory");
     if (!map->count)
         return cli_fail(CLI_BAD_INPUT, "map", "%.200s tells of no memory", path);
     snprintf(map->source, sizeof(map->source), "%.255s", path);
@@ -73,7 +75,8 @@ static int write_page(const struct memmap *map, const char *path)
 
     if (code)
         return code;
-    memmap_write(file.out, map);
+    if (!memmap_write(file.out, map))
+        file.failed = true;
     code = output_close(&file);
     if (!code && strcmp(path, "-") != 0)
         fprintf(stderr, "%u moments: %s\n", map->count, path);

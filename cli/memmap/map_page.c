@@ -234,7 +234,7 @@ static int by_size(const void *a, const void *b)
     return x->who < y->who ? -1 : x->who > y->who;
 }
 
-static void largest(FILE *out, const struct memmap *map, const struct memmap_moment *m)
+static bool largest(FILE *out, const struct memmap *map, const struct memmap_moment *m)
 {
     const struct memmap_piece **order = malloc((m->count + 1) * sizeof(const void *));
     char bytes[CLI_NUMBER_MAX];
@@ -242,7 +242,7 @@ static void largest(FILE *out, const struct memmap *map, const struct memmap_mom
     uint64_t last = UINT64_MAX;
 
     if (!order)
-        return;
+        return false;
     for (size_t i = 0; i < m->count; i++)
         order[i] = &m->pieces[i];
     if (m->count) {
@@ -267,9 +267,10 @@ static void largest(FILE *out, const struct memmap *map, const struct memmap_mom
     }
     fputs("</tbody></table></div>\n", out);
     free(order);
+    return true;
 }
 
-static void moment(FILE *out, const struct memmap *map, const struct places *places, unsigned at)
+static bool moment(FILE *out, const struct memmap *map, const struct places *places, unsigned at)
 {
     const struct memmap_moment *m = &map->moments[at];
     struct holes holes = holes_of(m);
@@ -294,8 +295,10 @@ static void moment(FILE *out, const struct memmap *map, const struct places *pla
             (unsigned long long)holes.count, cli_format_bytes(holes.largest, c),
             cli_format_bytes(stitched, d), cli_format_bytes(aliased, e));
     fputs("<details><summary>Largest</summary>\n", out);
-    largest(out, map, m);
+    if (!largest(out, map, m))
+        return false;
     fputs("</details></article>\n", out);
+    return true;
 }
 
 /* ------------------------------------------------------------ the page */
@@ -397,11 +400,12 @@ static void script(FILE *out, const struct memmap *map)
             map->count - 1);
 }
 
-void memmap_write(FILE *out, const struct memmap *map)
+bool memmap_write(FILE *out, const struct memmap *map)
 {
     struct places places = {.pages = NULL};
     char *style = style_of(map);
     unsigned first = fullest(map);
+    bool whole = style && collect(map, &places);
 
     page_begin(out, "Who holds which memory", style ? style : "");
     free(style);
@@ -414,9 +418,8 @@ void memmap_write(FILE *out, const struct memmap *map)
     for (unsigned i = 0; i < map->count; i++)
         fprintf(out, "<label for=\"m%u\">%u</label>", i, i + 1);
     fputs("</div>\n<div class=\"maps\">\n", out);
-    if (collect(map, &places))
-        for (unsigned i = 0; i < map->count; i++)
-            moment(out, map, &places, i);
+    for (unsigned i = 0; whole && i < map->count; i++)
+        whole = moment(out, map, &places, i);
     if (map->count > 1)
         curve(out, map);
     fputs("</div>\n", out);
@@ -427,4 +430,5 @@ void memmap_write(FILE *out, const struct memmap *map)
           out);
     page_end(out);
     free(places.pages);
+    return whole;
 }

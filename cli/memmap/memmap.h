@@ -83,7 +83,7 @@ int memmap_of_snapshot(struct memmap *map, const char *path, unsigned moments,
 /* An audit log, also of a program that is running. */
 int memmap_of_log(struct memmap *map, const char *path, unsigned moments, char error[MEMMAP_ERROR]);
 
-/* page.c */
-void memmap_write(FILE *out, const struct memmap *map);
+/* map_page.c; false: the host is out of memory, and the page lacks a part. */
+bool memmap_write(FILE *out, const struct memmap *map);
 
 #endif
