@@ -87,7 +87,7 @@ MB_API const char *mb_version(void);
 /* In C a handle is a pointer to the struct of its own name. C++ has one name space for both, so
  * there the struct is called otherwise; it is the same pointer. */
 #ifdef __cplusplus
-#define MB_HANDLE(name) typedef struct name##_record *name
+#define MB_HANDLE(name) typedef struct name##_opaque *name
 #else
 #define MB_HANDLE(name) typedef struct name *name
 #endif
@@ -293,7 +293,15 @@ struct mb_pointer_info {
     bool stitched;         /* frames are not physically consecutive */
     unsigned aliases_high; /* largest reference count of a frame below it */
 };
+/* Struct and call share a name, as with stat(); g++ -Wshadow would warn of that. */
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+#endif
 MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_info *out);
+#if defined(__cplusplus) && defined(__GNUC__)
+#pragma GCC diagnostic pop
+#endif
 
 /* Called after a remap has been enqueued, without locks held; must not call back into MoonBright.
  * */
