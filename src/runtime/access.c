@@ -499,12 +499,18 @@ enum mb_err mb__access_check(struct mb_device *dev)
                 return mb__fail(MB_ERR_CORRUPT,
                                 "page 0x%" PRIx64 " is open to device %d and shows nothing",
                                 grant->va + k * FRAME, grant->peer->config.hw.ordinal);
-        if (grant->block && !grant->block->pins)
-            return mb__fail(MB_ERR_CORRUPT,
-                            "the block at 0x%" PRIx64 " is open to a peer, unpinned",
-                            grant->block->addr);
     }
     return MB_OK;
+}
+
+enum mb_err mb__access_count_pins(const struct mb_device *dev, struct mb_map *pins)
+{
+    enum mb_err err = MB_OK;
+
+    for (size_t i = 0; !err && dev->given && i < dev->given->list.count; i++)
+        if (dev->given->list.data[i].block)
+            err = mb__pin_counted(pins, dev->given->list.data[i].block);
+    return err;
 }
 
 /* ------------------------------------------------------------------ the end of a device */

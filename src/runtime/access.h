@@ -29,7 +29,9 @@ int mb__access_peer(const struct mb_device *dev, const struct mb__block *block);
 bool mb__access_covers(const struct mb_device *peer, uint64_t addr, uint64_t bytes);
 /* The device is about to be closed: takes back all it gave and all it was given. No lock held. */
 void mb__access_end(struct mb_device *dev);
-/* What is open is mapped, and its block is pinned. Lock held. */
+/* What is open is mapped. Lock held. */
 enum mb_err mb__access_check(struct mb_device *dev);
+/* Adds to `pins` (block -> count) a pin for each record of access to a block. Lock held. */
+enum mb_err mb__access_count_pins(const struct mb_device *dev, struct mb_map *pins);
 
 #endif

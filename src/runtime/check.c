@@ -103,6 +103,54 @@ static enum mb_err check_blocks(struct mb_device *dev)
     return MB_OK;
 }
 
+enum mb_err mb__pin_counted(struct mb_map *pins, const struct mb__block *block)
+{
+    uint64_t key = (uint64_t)(uintptr_t)block, count = 0;
+
+    (void)mb__map_get(pins, key, &count);
+    return mb__map_put(pins, key, count + 1)
+               ? mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a check")
+               : MB_OK;
+}
+
+/* Takes the blocks of a pool out of what was counted. Freed blocks that are pinned are in no table,
+ * but their pieces are. */
+static enum mb_err compare_pins(const struct mb_pool *pool, struct mb_map *pins)
+{
+    for (struct mb__link *link = mb__tree_first(&pool->heap.by_addr); link;
+         link = mb__tree_next(link)) {
+        const struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_addr);
+        const struct mb__block *block = node->lane ? NULL : node->block;
+        uint64_t count = 0;
+
+        if (!block || block->pieces != node)
+            continue;
+        (void)mb__map_del(pins, (uint64_t)(uintptr_t)block, &count);
+        if (count != block->pins)
+            return mb__fail(MB_ERR_CORRUPT,
+                            "block 0x%" PRIx64 ": %u pins, but %" PRIu64
+                            " aliases and peers show it",
+                            block->addr, block->pins, count);
+    }
+    return MB_OK;
+}
+
+/* pins of a block = pages that show its frames + records of access to it. */
+static enum mb_err check_pins(struct mb_device *dev)
+{
+    struct mb_map pins = {0};
+    enum mb_err err = mb__vmm_count_pins(dev, &pins);
+
+    if (!err)
+        err = mb__access_count_pins(dev, &pins);
+    for (struct mb_pool *pool = dev->pools; pool && !err; pool = pool->next)
+        err = compare_pins(pool, &pins);
+    if (!err && pins.count)
+        err = mb__fail(MB_ERR_CORRUPT, "%zu records show blocks that are in no pool", pins.count);
+    mb__map_free(&pins);
+    return err;
+}
+
 /* Each page of a window shows the frame under its piece. */
 static enum mb_err check_window(struct mb_device *dev, const struct mb__window *window)
 {
@@ -193,5 +241,7 @@ enum mb_err mb__check_all(struct mb_device *dev)
         err = mb__vmm_check(dev);
     if (!err)
         err = mb__access_check(dev);
+    if (!err)
+        err = check_pins(dev);
     return err ? err : mb__vm_check(dev->vm);
 }

@@ -591,5 +591,7 @@ enum mb_err mb__oom_report(struct mb__request *req, uint64_t requested, enum mb_
 /* ------------------------------------------------------------------ check.c */
 
 enum mb_err mb__check_all(struct mb_device *dev);
+/* One more pin of the block for mb__check_all() to find. MB_ERR_HOST_MEMORY. */
+enum mb_err mb__pin_counted(struct mb_map *pins, const struct mb__block *block);
 
 #endif

@@ -19,6 +19,8 @@ bool mb__vmm_covers(struct mb_device *dev, uint64_t addr, uint64_t bytes);
 bool mb__vmm_prot(struct mb_device *dev, uint64_t addr, enum mb_prot *out);
 bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out);
 enum mb_err mb__vmm_check(struct mb_device *dev);
+/* Adds to `pins` (block -> count) a pin for each page that shows frames of a block. */
+enum mb_err mb__vmm_count_pins(struct mb_device *dev, struct mb_map *pins);
 
 enum mb_err mb__vmm_reserve(struct mb_device *dev, uint64_t bytes, uint64_t align, void **va);
 enum mb_err mb__vmm_unreserve(struct mb_device *dev, void *va, uint64_t bytes);

@@ -90,6 +90,21 @@ static enum mb_err check_reservation(struct mb_device *dev, const struct reserva
     return MB_OK;
 }
 
+enum mb_err mb__vmm_count_pins(struct mb_device *dev, struct mb_map *pins)
+{
+    enum mb_err err = MB_OK;
+
+    for (struct mb__link *link = mb__tree_first(&dev->vmm->reservations); link;
+         link = mb__tree_next(link)) {
+        const struct reservation *where = MB__TREE_ENTRY(link, struct reservation, by_va);
+
+        for (uint32_t i = 0; !err && i < where->count; i++)
+            if (page_block(&where->pages[i]))
+                err = mb__pin_counted(pins, page_block(&where->pages[i]));
+    }
+    return err;
+}
+
 /* The sum of a memory object's counts is the number of pages that name it. */
 enum mb_err mb__vmm_check(struct mb_device *dev)
 {

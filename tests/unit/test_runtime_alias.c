@@ -3,6 +3,9 @@
  * Aliases of blocks and other users of a block: its memory is nobody else's, and is not poisoned,
  * before all of them are done, in whatever order block, alias and stream come to their end.
  */
+#include <string.h>
+
+#include "runtime/runtime.h"
 #include "support/runtime_rig.h"
 
 static const uint64_t BYTES = 16 * RT_MIB;
@@ -153,5 +156,54 @@ TEST(the_tail_that_realloc_gives_back_is_poisoned)
     RT_OK(mb_malloc(dev, 4 * RT_MIB, &rest));
     RT_OK(mb_free(dev, rest));
     RT_OK(mb_free(dev, out));
+    rt_close(dev);
+}
+
+/* The block's pins are wrong by `by` while mb_check() looks. */
+static void miscount(mb_device dev, struct mb__block *block, uint32_t by)
+{
+    char where[40];
+
+    block->pins += by;
+    CHECK_EQ(mb_check(dev), MB_ERR_CORRUPT);
+    snprintf(where, sizeof(where), "block 0x%llx: ", (unsigned long long)block->addr);
+    CHECK(strstr(mb_error_detail(), where) && strstr(mb_error_detail(), "pins"));
+    block->pins -= by;
+    RT_OK(mb_check(dev));
+}
+
+/* A pin too many keeps a block's memory for ever, one too few gives it to somebody else. */
+TEST(the_check_counts_pins)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:128m"), peer = NULL;
+    void *bare = rt_malloc(dev, BYTES, NULL), *shown = rt_malloc(dev, BYTES, NULL);
+    void *view = alias_of(dev, shown, 4 * RT_MIB), *again = alias_of(dev, shown, 2 * RT_MIB);
+    struct mb__block *one = mb__table_get(&dev->table, (uint64_t)(uintptr_t)bare);
+    struct mb__block *two = mb__table_get(&dev->table, (uint64_t)(uintptr_t)shown);
+    struct mb_access access;
+
+    RT_OK(mb_open(1, "backend:sim,device_memory:128m", &peer));
+    access = (struct mb_access){peer, MB_PROT_READ};
+    RT_OK(mb_mem_set_access(dev, bare, 8, &access, 1));
+    RT_OK(mb_mem_set_access(dev, shown, 8, &access, 1));
+    CHECK_EQ(one->pins, 1);
+    CHECK_EQ(two->pins, 4);
+    for (unsigned freed = 0; freed < 2; freed++) { /* then it is in no table any more */
+        miscount(dev, one, 1);
+        miscount(dev, one, (uint32_t)-1);
+        miscount(dev, two, 1);
+        miscount(dev, two, (uint32_t)-1);
+        if (!freed)
+            RT_OK(mb_free_async(dev, shown, NULL));
+    }
+    access.prot = MB_PROT_NONE;
+    RT_OK(mb_mem_set_access(dev, shown, 8, &access, 1));
+    miscount(dev, two, 1);
+    unmap(dev, view, 4 * RT_MIB, NULL);
+    unmap(dev, again, 2 * RT_MIB, NULL);
+    RT_OK(mb_mem_set_access(dev, bare, 8, &access, 1));
+    miscount(dev, one, 1);
+    RT_OK(mb_free_async(dev, bare, NULL));
+    rt_close(peer);
     rt_close(dev);
 }
