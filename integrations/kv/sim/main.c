@@ -15,14 +15,16 @@ static const char usage[] =
     "  moonbright-kv long [options]           contexts of 4K to 192K without a prefix\n"
     "  moonbright-kv beam [options]           beam search, widths 2 and 4, batches to 128\n"
     "  moonbright-kv attach [options]         a cached prefix until it is usable; on any backend\n"
+    "  moonbright-kv host [options]           what the cache's calls take of the host; on any "
+    "backend\n"
     "\n"
     "  --model NAME      llama-2-7b, llama-3-8b, llama-3-70b (4 GPUs); default all\n"
     "  --cache NAME      moonbright, cuda-vmm, paged-16, concat; default all\n"
     "  --stretch X       serve: times between requests, times X (1)\n"
     "  --requests N      serve: only the first N\n"
     "  --seed N          beam (1)\n"
-    "  --config TEXT     attach: of mb_open()\n"
-    "  --bytes N, --samples N   attach (2147483648, 100)\n"
+    "  --config TEXT     attach, host: of mb_open()\n"
+    "  --bytes N, --samples N   attach, host (2147483648, 100)\n"
     "  --commit TEXT     for the first line, which says what was run\n"
     "\n"
     "Exit status: 0 all is well, 1 something failed, 2 bad input.\n";
@@ -31,15 +33,15 @@ static const char usage[] =
 static const struct {
     const char *name, *commands;
 } known_options[] = {
-    {"--model", "serve prefix long beam"},
+    {"--model", "serve prefix long beam host"},
     {"--cache", "serve prefix long beam"},
     {"--stretch", "serve"},
     {"--requests", "serve"},
     {"--seed", "beam"},
-    {"--config", "attach"},
-    {"--bytes", "attach"},
-    {"--samples", "attach"},
-    {"--commit", "serve prefix long beam attach"},
+    {"--config", "attach host"},
+    {"--bytes", "attach host"},
+    {"--samples", "attach host"},
+    {"--commit", "serve prefix long beam attach host"},
 };
 
 struct options {
@@ -105,7 +107,7 @@ static bool option(struct options *o, const char *name, const char *value)
 /* A command, and serve alone takes a trace. */
 static bool known(const char *command)
 {
-    static const char *const commands[] = {"serve", "prefix", "long", "beam", "attach"};
+    static const char *const commands[] = {"serve", "prefix", "long", "beam", "attach", "host"};
 
     for (unsigned i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (!strcmp(commands[i], command))
@@ -221,6 +223,12 @@ static int run(const struct options *o, const struct trace *trace)
 
     if (!strcmp(o->command, "attach"))
         return attach(stdout, o->config, o->bytes, o->samples);
+    if (!strcmp(o->command, "host")) {
+        for (unsigned m = 0; m < 2; m++) /* models of one GPU */
+            if (!o->model || !strcmp(o->model, names[m]))
+                failed |= host(stdout, o->config, shape_find(names[m]), o->bytes, o->samples);
+        return failed;
+    }
     for (unsigned m = 0; m < sizeof(names) / sizeof(names[0]); m++)
         for (unsigned p = 0; p < POLICIES; p++)
             if ((!o->model || !strcmp(o->model, names[m])) &&

@@ -70,6 +70,12 @@ for row in rows:
     assert row["cache"] == "concat" or row["hit"] > row["tokens"] * row["share"] - 16, row'
 "$program" attach --samples 3 >"$scratch/attach"
 check "$scratch/attach" 'assert rows[0]["batches"] == 1 and rows[0]["operations"] == 1 and rows[0]["pages"] == 1024, rows'
+"$program" host --samples 3 >"$scratch/host"
+check "$scratch/host" '
+assert len(rows) == 2 and all(row["blocks"] == 1024 and row["rounds"] == 3 for row in rows), rows
+for row in rows:
+    times = [value for value in row.values() if isinstance(value, list)]
+    assert len(times) == 17 and all(0 < least <= median for least, median in times), row'
 
 # wrong STATUS WORD ARGUMENTS...
 wrong() {
@@ -93,6 +99,7 @@ printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,x,1\n' >
 wrong 2 'line 2 is no request' serve "$scratch/azure"
 # What would be ignored is refused, and so is what is not there to its end.
 wrong 2 'is for serve, not for prefix' prefix --stretch 2
+wrong 2 'is for attach host, not for beam' beam --samples 2
 wrong 2 'one word too many' prefix trace.csv
 wrong 2 'one word too many' serve a b
 wrong 2 'wants a value' beam --seed
