@@ -71,24 +71,13 @@ static enum mb_err grow(struct mb_kv *kv)
     return MB_OK;
 }
 
-/* Blocks that eviction would free, counted up to `most`; a sequence holds the others as well. */
-static uint64_t evictable_blocks(const struct mb_kv *kv, uint64_t most)
-{
-    uint64_t blocks = 0;
-
-    for (const struct kv_node *node = kv->lru.newer; node != &kv->lru && blocks < most;
-         node = node->newer)
-        blocks += kv->refs[node->block] == 1;
-    return blocks;
-}
-
 uint64_t kv_room(const struct mb_kv *kv)
 {
     uint64_t held = 0, room = kv->free_count;
 
     for (uint32_t i = 0; i < kv->chunk_count; i++)
         held += kv->chunks[i].mem != NULL;
-    room += evictable_blocks(kv, UINT64_MAX);
+    room += kv_evictable_blocks(kv, UINT64_MAX);
     if (kv->config.limit_bytes)
         room += (kv->chunk_limit - held) * kv->config.chunk_blocks;
     return room;
@@ -121,7 +110,7 @@ enum mb_err kv_make_room(struct mb_kv *kv, uint64_t count)
         if (err != MB_ERR_NO_MEMORY && err != MB_ERR_LIMIT)
             return err;
         /* Evicting all would not do, so nothing goes. */
-        if (kv->free_count + evictable_blocks(kv, count - kv->free_count) < count)
+        if (kv->free_count + kv_evictable_blocks(kv, count - kv->free_count) < count)
             return out_of_blocks(kv, count, MB_ERR_NO_MEMORY);
         while (kv->free_count < count)
             if (!kv_evict_one(kv))
@@ -132,11 +121,7 @@ enum mb_err kv_make_room(struct mb_kv *kv, uint64_t count)
 
 bool kv_evict_for(struct mb_kv *kv, uint32_t block)
 {
-    const struct kv_node *node = kv->lru.newer;
-
-    while (node != &kv->lru && node->block != block)
-        node = node->newer;
-    if (node == &kv->lru || kv->refs[block] - kv->read_by[block] != 2)
+    if (kv->refs[block] - kv->read_by[block] != 2 || !kv_is_evictable(kv, block))
         return false;
     while (kv->refs[block] - kv->read_by[block] != 1 && kv_evict_one(kv))
         ;

@@ -106,14 +106,15 @@ static void free_records(struct mb_kv *kv)
     for (uint32_t i = 0; kv->slots && i < kv->config.max_sequences; i++) {
         free(kv->slots[i].want);
         free(kv->slots[i].shown);
-        free(kv->slots[i].nodes);
     }
     for (uint64_t i = 0; i < kv->bucket_count; i++)
-        for (struct kv_node *node = kv->buckets[i], *next; node; node = next) {
-            next = node->next;
-            free(node);
+        for (struct kv_run *run = kv->buckets[i], *next; run; run = next) {
+            next = run->next;
+            kv_free_run(run);
         }
     free(kv->buckets);
+    free(kv->heap);
+    free(kv->dirty);
     free(kv->chunks);
     free(kv->refs);
     free(kv->read_by);
@@ -148,12 +149,13 @@ static enum mb_err make_records(struct mb_kv *kv)
     uint32_t n = kv->config.max_sequences;
 
     kv->bucket_count = 1024;
-    kv->buckets = calloc(kv->bucket_count, sizeof(struct kv_node *));
+    kv->buckets = calloc(kv->bucket_count, sizeof(struct kv_run *));
     kv->slots = calloc(n, sizeof(*kv->slots));
+    kv->dirty = calloc(n / 64 + 1, sizeof(*kv->dirty));
     kv->tails = calloc(n, sizeof(*kv->tails));
     kv->undo = calloc(n, sizeof(*kv->undo));
     kv->copies = calloc((uint64_t)n * kv->shape.groups + 1, sizeof(*kv->copies));
-    if (kv->buckets && kv->slots && kv->tails && kv->undo && kv->copies)
+    if (kv->buckets && kv->slots && kv->dirty && kv->tails && kv->undo && kv->copies)
         return MB_OK;
     if (!kv->buckets)
         kv->bucket_count = 0;
@@ -183,7 +185,6 @@ MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
     kv->shape = shape;
     kv->token_stride = shape.page_bytes / shape.block_tokens;
     kv->max_blocks = (uint32_t)(shape.range_bytes / mapper->page_bytes);
-    kv->lru.newer = kv->lru.older = &kv->lru;
     choose_chunks(kv);
     if (config->limit_bytes && !kv->chunk_limit)
         err = kv_fail(MB_ERR_INVALID, "the limit of %" PRIu64 " bytes is below a block of %" PRIu64,
@@ -325,9 +326,7 @@ MB_API enum mb_err mb_kv_get_stats(mb_kv kv, struct mb_kv_stats *out)
         stats.shown_blocks += kv->slots[i].wanted;
     }
     stats.free_blocks = kv->free_count;
-    stats.cached_blocks = 0;
-    for (struct kv_node *node = kv->lru.newer; node != &kv->lru; node = node->newer)
-        stats.cached_blocks += kv->refs[node->block] == 1;
+    stats.cached_blocks = kv_evictable_blocks(kv, UINT64_MAX);
     stats.live_blocks = stats.held_blocks - stats.free_blocks - stats.cached_blocks;
     stats.room_blocks = kv_room(kv);
     pthread_mutex_unlock(&kv->lock);
@@ -338,7 +337,7 @@ MB_API enum mb_err mb_kv_get_stats(mb_kv kv, struct mb_kv_stats *out)
 /* References as they must be, counted from sequences and nodes. */
 static enum mb_err check_refs(struct mb_kv *kv, uint32_t *counted, uint32_t blocks)
 {
-    uint64_t nodes = 0;
+    enum mb_err err;
 
     for (uint32_t i = 0; i < kv->config.max_sequences; i++) {
         const struct kv_slot *slot = &kv->slots[i];
@@ -348,6 +347,9 @@ static enum mb_err check_refs(struct mb_kv *kv, uint32_t *counted, uint32_t bloc
         if (slot->state == KV_LIVE && slot->wanted != kv_blocks_for(kv, slot->tokens))
             return kv_fail(MB_ERR_CORRUPT, "slot %u: %u blocks for %u tokens", i, slot->wanted,
                            slot->tokens);
+        if ((slot->dirty_from < slot->dirty_to) != (kv->dirty[i / 64] >> i % 64 & 1))
+            return kv_fail(MB_ERR_CORRUPT, "slot %u: places %u to %u are dirty, its bit differs", i,
+                           slot->dirty_from, slot->dirty_to);
         for (uint32_t j = 0; j < slot->wanted; j++)
             counted[kv_block_of(slot->want[j])]++;
         for (uint32_t j = 0; slot->want && j < kv->max_blocks; j++) {
@@ -358,15 +360,9 @@ static enum mb_err check_refs(struct mb_kv *kv, uint32_t *counted, uint32_t bloc
                                slot->want[j], slot->shown[j]);
         }
     }
-    for (uint64_t i = 0; i < kv->bucket_count; i++)
-        for (const struct kv_node *node = kv->buckets[i]; node; node = node->next, nodes++) {
-            counted[node->block]++;
-            if (node->parent && node->users > node->parent->users)
-                return kv_fail(MB_ERR_CORRUPT, "a prefix node has more users than its parent");
-        }
-    if (nodes != kv->node_count)
-        return kv_fail(MB_ERR_CORRUPT, "%" PRIu64 " nodes, %" PRIu64 " counted", kv->node_count,
-                       nodes);
+    err = kv_check_trie(kv, counted);
+    if (err)
+        return err;
     for (uint32_t i = 0; i < blocks; i++)
         if (counted[i] != kv->refs[i])
             return kv_fail(MB_ERR_CORRUPT, "block %u has %u references, counted %u", i, kv->refs[i],
@@ -402,19 +398,6 @@ static enum mb_err check_free(struct mb_kv *kv, uint32_t *seen)
     return MB_OK;
 }
 
-static enum mb_err check_lru(struct mb_kv *kv)
-{
-    uint64_t listed = 0;
-
-    for (struct kv_node *node = kv->lru.newer; node != &kv->lru; node = node->newer, listed++)
-        if (node->users || node->newer->older != node)
-            return kv_fail(MB_ERR_CORRUPT, "a node of %u users is in the LRU list", node->users);
-    if (listed != kv->evictable)
-        return kv_fail(MB_ERR_CORRUPT, "%" PRIu64 " evictable nodes, %" PRIu64 " listed",
-                       kv->evictable, listed);
-    return MB_OK;
-}
-
 MB_API enum mb_err mb_kv_check(mb_kv kv)
 {
     uint32_t blocks, *scratch;
@@ -430,8 +413,6 @@ MB_API enum mb_err mb_kv_check(mb_kv kv)
     err = check_refs(kv, scratch, blocks);
     if (!err)
         err = check_free(kv, scratch + blocks);
-    if (!err)
-        err = check_lru(kv);
     free(scratch);
     pthread_mutex_unlock(&kv->lock);
     return err;

@@ -29,16 +29,26 @@ struct kv_chunk {
     uint32_t used; /* blocks with refs */
 };
 
-/* A block of the prefix cache: these tokens behind those of the parent. */
-struct kv_node {
-    struct kv_node *parent;        /* NULL: begins a prompt. Lives at least as long */
-    struct kv_node *next;          /* in its hash bucket */
-    struct kv_node *newer, *older; /* in the LRU list, while users is 0 */
-    uint64_t hash;
-    uint32_t block;
-    uint32_t users;    /* sequences and held prefixes; a user of a node uses its parents too */
-    uint32_t children; /* nodes whose parent it is */
-    int32_t *tokens;   /* block_tokens; behind the node, in the same allocation */
+/* A block of the prefix cache, and with it all blocks before it. */
+struct kv_spot {
+    struct kv_run *run; /* NULL: before all prompts */
+    uint32_t at;        /* 0 if run is NULL */
+};
+
+/* Blocks of the prefix cache that follow each other; see trie.c. */
+struct kv_run {
+    struct kv_spot parent; /* what block 0 stands behind; lives at least as long */
+    struct kv_run *next;   /* in its hash bucket */
+    uint64_t id;           /* never used twice, so that hashes do not depend on addresses */
+    uint64_t hash;         /* of parent and the tokens of block 0 */
+    uint32_t count;        /* blocks, at least 1 */
+    uint32_t capacity;     /* blocks that the arrays have room for */
+    uint32_t used;         /* blocks with users: the first ones */
+    uint32_t heap_at;      /* place in mb_kv.heap, + 1; 0 if used is count */
+    uint32_t *blocks;      /* numbers of blocks; each is one of their refs */
+    uint32_t *users;       /* sequences and held prefixes; a user of a block uses those before it */
+    uint64_t *stamps;      /* mb_kv.clock when the last user let go; valid while users is 0 */
+    int32_t *tokens;       /* block_tokens of each block */
 };
 
 enum kv_state {
@@ -55,14 +65,15 @@ struct kv_slot {
     uint32_t max_tokens, tokens;
     uint32_t *want, *shown; /* max_blocks each: block + 1 | KV_READ_ONLY, or 0 */
     uint32_t wanted;        /* places in `want`; behind them all are 0 */
-    struct kv_node **nodes; /* max_blocks; the first `published` are known to the cache */
-    uint32_t published;
+    uint32_t published;     /* blocks that the prefix cache knows: the first ones */
+    struct kv_spot deepest; /* the last of them; its block may be another with the same tokens */
     uint32_t dirty_from, dirty_to; /* places where want and shown may differ */
+    unsigned kinds;                /* a bit per kind of operation that they need; of a flush */
     uint64_t stamp;                /* of the last append that named it */
 };
 
 struct kv_hold {
-    struct kv_node *node; /* NULL: dropped */
+    struct kv_spot spot; /* run NULL: dropped */
     uint32_t generation;
     uint32_t blocks;
 };
@@ -94,12 +105,16 @@ struct mb_kv {
     uint32_t *free_list;
     uint32_t free_count;
 
-    struct kv_node **buckets; /* a power of two */
-    uint64_t bucket_count, node_count;
-    struct kv_node lru; /* ring; lru.newer is the oldest */
-    uint64_t evictable; /* nodes in the ring */
+    struct kv_run **buckets; /* a power of two */
+    uint64_t bucket_count, next_run_id;
+    uint32_t run_count;
+    struct kv_run **heap; /* runs whose last block is unused, the oldest block on top */
+    uint32_t heap_count, heap_capacity;
+    uint64_t clock;     /* of stamps; grows whenever blocks of a run lose their last user */
+    uint64_t evictable; /* blocks of runs without users */
 
     struct kv_slot *slots;
+    uint64_t *dirty; /* a bit per slot: dirty_from < dirty_to */
     struct kv_hold *holds;
     uint32_t hold_count;
 
@@ -142,17 +157,37 @@ void kv_unref(struct mb_kv *kv, uint32_t block);
 uint64_t kv_room(const struct mb_kv *kv);
 void kv_drop_unused_chunks(struct mb_kv *kv);
 
-/* prefix.c */
-void kv_node_use(struct mb_kv *kv, struct kv_node *node);
-void kv_node_unuse(struct mb_kv *kv, struct kv_node *node);
+/* trie.c */
+/* How many of the blocks of `tokens` are known behind *spot, which moves to the last of them. */
+uint32_t kv_walk(const struct mb_kv *kv, struct kv_spot *spot, const int32_t *tokens,
+                 uint32_t blocks);
+/* Moves so many blocks towards the beginning. */
+void kv_back(struct kv_spot *spot, uint32_t blocks);
+/* A user more or less for `last` and the blocks before it, `blocks` in all. Blocks before those
+ * have users that stay. */
+void kv_use(struct mb_kv *kv, struct kv_spot last, uint32_t blocks);
+void kv_unuse(struct mb_kv *kv, struct kv_spot last, uint32_t blocks);
+/* Publishes blocks that are not known behind *spot, which the caller uses, and moves it; they have
+ * one user. `entries` as in kv_slot.want. */
+enum mb_err kv_add_behind(struct mb_kv *kv, struct kv_spot *spot, const int32_t *tokens,
+                          const uint32_t *entries, uint32_t blocks);
 bool kv_evict_one(struct mb_kv *kv);
-/* Shows what is cached of the tokens at the front of an empty slot; returns the length. */
-uint32_t kv_attach(struct mb_kv *kv, struct kv_slot *slot, const int32_t *tokens, uint32_t count);
+/* A prefix that nobody uses has the block. */
+bool kv_is_evictable(const struct mb_kv *kv, uint32_t block);
+/* Blocks that eviction would free, at least up to `most`; a sequence holds the others as well. */
+uint64_t kv_evictable_blocks(const struct mb_kv *kv, uint64_t most);
+void kv_free_run(struct kv_run *run);
+/* Adds the runs' blocks to `counted`. */
+enum mb_err kv_check_trie(const struct mb_kv *kv, uint32_t *counted);
 
 /* seq.c */
 /* The place of a slot shall show `entry`; counts references. */
 void kv_set_want(struct mb_kv *kv, struct kv_slot *slot, uint32_t place, uint32_t entry);
-/* Forgets places from `blocks` on and published nodes among them. */
+/* `count` places from `place` on may differ from what is shown. */
+void kv_mark_dirty(struct mb_kv *kv, struct kv_slot *slot, uint32_t place, uint32_t count);
+/* An empty slot shows the published blocks up to `last`, `blocks` in all, and uses them. */
+void kv_show_prefix(struct mb_kv *kv, struct kv_slot *slot, struct kv_spot last, uint32_t blocks);
+/* Forgets places from `blocks` on and published blocks among them. */
 void kv_cut(struct mb_kv *kv, struct kv_slot *slot, uint32_t blocks);
 
 /* flush.c */

@@ -19,17 +19,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void mark_dirty(struct kv_slot *slot, uint32_t place)
+void kv_mark_dirty(struct mb_kv *kv, struct kv_slot *slot, uint32_t place, uint32_t count)
 {
+    uint32_t i = (uint32_t)(slot - kv->slots);
+
+    if (!count)
+        return;
     if (slot->dirty_from >= slot->dirty_to) {
+        kv->dirty[i / 64] |= (uint64_t)1 << i % 64;
         slot->dirty_from = place;
-        slot->dirty_to = place + 1;
+        slot->dirty_to = place + count;
         return;
     }
     if (place < slot->dirty_from)
         slot->dirty_from = place;
-    if (place >= slot->dirty_to)
-        slot->dirty_to = place + 1;
+    if (place + count > slot->dirty_to)
+        slot->dirty_to = place + count;
 }
 
 void kv_set_want(struct mb_kv *kv, struct kv_slot *slot, uint32_t place, uint32_t entry)
@@ -41,19 +46,63 @@ void kv_set_want(struct mb_kv *kv, struct kv_slot *slot, uint32_t place, uint32_
     if (old)
         kv_unref(kv, kv_block_of(old));
     slot->want[place] = entry;
-    mark_dirty(slot, place);
+    kv_mark_dirty(kv, slot, place, 1);
     if (place >= slot->wanted && entry)
         slot->wanted = place + 1;
     if (!entry && place + 1 == slot->wanted)
         slot->wanted = place;
 }
 
+/* The last places first, so that blocks taken next are consecutive again. */
+static void forget_places(struct mb_kv *kv, struct kv_slot *slot, uint32_t blocks)
+{
+    if (slot->wanted <= blocks)
+        return;
+    kv_mark_dirty(kv, slot, blocks, slot->wanted - blocks);
+    while (slot->wanted > blocks) {
+        uint32_t *entry = &slot->want[--slot->wanted];
+
+        kv_unref(kv, kv_block_of(*entry));
+        *entry = 0;
+    }
+}
+
+static void unpublish(struct mb_kv *kv, struct kv_slot *slot, uint32_t blocks)
+{
+    if (slot->published <= blocks)
+        return;
+    kv_unuse(kv, slot->deepest, slot->published - blocks);
+    kv_back(&slot->deepest, slot->published - blocks);
+    slot->published = blocks;
+}
+
 void kv_cut(struct mb_kv *kv, struct kv_slot *slot, uint32_t blocks)
 {
-    while (slot->published > blocks)
-        kv_node_unuse(kv, slot->nodes[--slot->published]);
-    while (slot->wanted > blocks)
-        kv_set_want(kv, slot, slot->wanted - 1, 0);
+    unpublish(kv, slot, blocks);
+    forget_places(kv, slot, blocks);
+}
+
+void kv_show_prefix(struct mb_kv *kv, struct kv_slot *slot, struct kv_spot last, uint32_t blocks)
+{
+    uint32_t place = blocks, part;
+
+    kv_use(kv, last, blocks);
+    slot->deepest = last;
+    for (; place; place -= part, last = last.run->parent) {
+        const uint32_t *from = last.run->blocks;
+        uint32_t *to;
+
+        part = last.at + 1;
+        to = slot->want + place - part;
+        for (uint32_t i = 0; i < part; i++)
+            to[i] = (from[i] + 1) | KV_READ_ONLY;
+        /* The prefix cache has them, so none is its chunk's first in use. */
+        for (uint32_t i = 0; i < part; i++)
+            kv->refs[from[i]]++;
+    }
+    slot->published = slot->wanted = blocks;
+    slot->tokens = blocks * kv->shape.block_tokens;
+    kv_mark_dirty(kv, slot, 0, blocks);
 }
 
 /* ------------------------------------------------------------------ open, close */
@@ -61,7 +110,6 @@ void kv_cut(struct mb_kv *kv, struct kv_slot *slot, uint32_t blocks)
 static enum mb_err prepare_slot(struct mb_kv *kv, struct kv_slot *slot)
 {
     uint32_t *want, *shown;
-    struct kv_node **nodes;
     void *va = NULL;
     enum mb_err err;
 
@@ -69,8 +117,7 @@ static enum mb_err prepare_slot(struct mb_kv *kv, struct kv_slot *slot)
         return MB_OK;
     want = calloc(kv->max_blocks, sizeof(*want));
     shown = calloc(kv->max_blocks, sizeof(*shown));
-    nodes = calloc(kv->max_blocks, sizeof(struct kv_node *));
-    if (!want || !shown || !nodes) {
+    if (!want || !shown) {
         err = kv_fail(MB_ERR_HOST_MEMORY, "no host memory for the records of a sequence");
         goto undo;
     }
@@ -82,12 +129,10 @@ static enum mb_err prepare_slot(struct mb_kv *kv, struct kv_slot *slot)
     slot->va = va;
     slot->want = want;
     slot->shown = shown;
-    slot->nodes = nodes;
     return MB_OK;
 undo:
     free(want);
     free(shown);
-    free(nodes);
     return err;
 }
 
@@ -206,8 +251,14 @@ static enum mb_err grow_one(struct mb_kv *kv, struct kv_slot *slot, uint32_t tok
         err = kv_make_room(kv, blocks - slot->wanted);
     if (err)
         return err;
-    while (slot->wanted < blocks)
-        kv_set_want(kv, slot, slot->wanted, kv_take(kv) + 1);
+    if (blocks > slot->wanted)
+        kv_mark_dirty(kv, slot, slot->wanted, blocks - slot->wanted);
+    for (; slot->wanted < blocks; slot->wanted++) {
+        uint32_t block = kv_take(kv);
+
+        kv_ref(kv, block);
+        slot->want[slot->wanted] = block + 1;
+    }
     slot->tokens += tokens;
     return MB_OK;
 }
@@ -217,8 +268,7 @@ static void undo_one(struct mb_kv *kv, const struct kv_undo *undo)
     struct kv_slot *slot = &kv->slots[undo->slot];
     uint32_t blocks = kv_blocks_for(kv, undo->tokens);
 
-    while (slot->wanted > blocks)
-        kv_set_want(kv, slot, slot->wanted - 1, 0);
+    forget_places(kv, slot, blocks);
     if (blocks && slot->want[blocks - 1] != undo->tail_entry)
         kv_set_want(kv, slot, blocks - 1, undo->tail_entry);
     slot->tokens = undo->tokens;
@@ -296,8 +346,7 @@ MB_API enum mb_err mb_kv_truncate(mb_kv kv, mb_kv_seq seq, uint32_t tokens)
                       seq, slot->tokens, tokens);
     if (!err) {
         slot->tokens = tokens;
-        while (slot->published > tokens / kv->shape.block_tokens)
-            kv_node_unuse(kv, slot->nodes[--slot->published]);
+        unpublish(kv, slot, tokens / kv->shape.block_tokens);
         kv_cut(kv, slot, kv_blocks_for(kv, tokens));
     }
     pthread_mutex_unlock(&kv->lock);
@@ -326,75 +375,91 @@ MB_API enum mb_err mb_kv_sleep(mb_kv kv, mb_kv_seq seq)
 struct image {
     uint32_t tokens, blocks, published, same; /* the first `same` places are the target's already */
     uint32_t *want;                           /* places same .. blocks */
-    struct kv_node **nodes;                   /* all published */
+    struct kv_spot deepest;
 };
+
+/* How many places at the front show the same blocks, with whatever rights. */
+static uint32_t same_places(const uint32_t *a, const uint32_t *b, uint32_t count)
+{
+    enum { AT_ONCE = 32 };
+    uint32_t same = 0, differ = 0;
+
+    while (count - same >= AT_ONCE) {
+        for (uint32_t i = 0; i < AT_ONCE; i++)
+            differ |= a[same + i] ^ b[same + i];
+        if (differ & ~KV_READ_ONLY)
+            break;
+        same += AT_ONCE;
+    }
+    while (same < count && !((a[same] ^ b[same]) & ~KV_READ_ONLY))
+        same++;
+    return same;
+}
 
 static void make_like(struct mb_kv *kv, struct kv_slot *slot, const struct image *image)
 {
     /* New references first, so that a block both have is never without one. */
-    for (uint32_t i = 0; i < image->published; i++)
-        kv_node_use(kv, image->nodes[i]);
-    while (slot->published)
-        kv_node_unuse(kv, slot->nodes[--slot->published]);
+    if (image->deepest.run != slot->deepest.run || image->deepest.at != slot->deepest.at) {
+        kv_use(kv, image->deepest, image->published);
+        unpublish(kv, slot, 0);
+        slot->deepest = image->deepest;
+        slot->published = image->published;
+    }
     for (uint32_t i = image->same; i < image->blocks; i++) {
         uint32_t entry = image->want[i - image->same];
 
         if (!slot->want[i] || kv_block_of(slot->want[i]) != kv_block_of(entry))
             kv_set_want(kv, slot, i, entry | KV_READ_ONLY);
     }
-    kv_cut(kv, slot, image->blocks);
-    for (uint32_t i = 0; i < image->published; i++)
-        slot->nodes[i] = image->nodes[i];
-    slot->published = image->published;
+    forget_places(kv, slot, image->blocks);
     slot->tokens = image->tokens;
 }
 
 static enum mb_err take_image(const struct kv_slot *of, const struct kv_slot *target,
                               struct image *image)
 {
+    uint32_t least = of->wanted < target->wanted ? of->wanted : target->wanted;
     size_t left;
 
-    *image = (struct image){of->tokens, of->wanted, of->published, 0, NULL, NULL};
-    while (image->same < of->wanted && image->same < target->wanted &&
-           kv_block_of(of->want[image->same]) == kv_block_of(target->want[image->same]))
-        image->same++;
+    *image = (struct image){of->tokens, of->wanted, of->published, 0, NULL, of->deepest};
+    image->same = same_places(of->want, target->want, least);
     left = of->wanted - image->same;
     image->want = malloc((left + 1) * sizeof(*image->want));
-    image->nodes = malloc((of->published + 1) * sizeof(struct kv_node *));
-    if (!image->want || !image->nodes)
+    if (!image->want)
         return kv_fail(MB_ERR_HOST_MEMORY, "no host memory to note %u blocks", of->wanted);
     if (left)
         memcpy(image->want, of->want + image->same, left * sizeof(*image->want));
-    if (of->published)
-        memcpy(image->nodes, of->nodes, of->published * sizeof(struct kv_node *));
     return MB_OK;
 }
 
-static void drop_image(struct image *image)
+/* A new sequence is empty, so everything is its parent's. */
+static void copy_slot(struct mb_kv *kv, struct kv_slot *slot, const struct kv_slot *from)
 {
-    free(image->want);
-    free(image->nodes);
+    kv_use(kv, from->deepest, from->published);
+    slot->deepest = from->deepest;
+    slot->published = from->published;
+    for (uint32_t i = 0; i < from->wanted; i++)
+        slot->want[i] = from->want[i] | KV_READ_ONLY;
+    for (uint32_t i = 0; i < from->wanted; i++)
+        kv->refs[kv_block_of(from->want[i])]++; /* not the first one */
+    slot->wanted = from->wanted;
+    slot->tokens = from->tokens;
+    kv_mark_dirty(kv, slot, 0, from->wanted);
 }
 
 MB_API enum mb_err mb_kv_fork(mb_kv kv, mb_kv_seq parent, mb_kv_seq *out)
 {
     struct kv_slot *from = NULL, *slot = NULL;
-    struct image image = {0};
     enum mb_err err = MB_OK;
 
     pthread_mutex_lock(&kv->lock);
     err = kv_find(kv, parent, false, &from);
     if (!err)
         err = open_slot(kv, from->max_tokens, &slot);
-    if (!err)
-        err = take_image(from, slot, &image);
     if (!err) {
-        make_like(kv, slot, &image);
+        copy_slot(kv, slot, from);
         *out = kv_id(kv, slot);
-    } else if (slot) {
-        slot->state = KV_DEAD;
     }
-    drop_image(&image);
     pthread_mutex_unlock(&kv->lock);
     return err;
 }
@@ -434,8 +499,10 @@ static enum mb_err check_reorder(struct mb_kv *kv, const mb_kv_seq *seqs, const 
 static void hold_images(struct mb_kv *kv, const struct image *images, unsigned count, bool hold)
 {
     for (unsigned i = 0; i < count; i++) {
-        for (uint32_t j = images[i].published; j-- > 0;)
-            hold ? kv_node_use(kv, images[i].nodes[j]) : kv_node_unuse(kv, images[i].nodes[j]);
+        if (hold)
+            kv_use(kv, images[i].deepest, images[i].published);
+        else
+            kv_unuse(kv, images[i].deepest, images[i].published);
         for (uint32_t j = images[i].blocks; j-- > images[i].same;) {
             uint32_t block = kv_block_of(images[i].want[j - images[i].same]);
 
@@ -470,7 +537,7 @@ MB_API enum mb_err mb_kv_reorder(mb_kv kv, const mb_kv_seq *seqs, const uint32_t
         hold_images(kv, images, count, false);
     }
     for (unsigned i = 0; i < count; i++)
-        drop_image(&images[i]);
+        free(images[i].want);
     free(images);
     pthread_mutex_unlock(&kv->lock);
     return err;
