@@ -286,19 +286,18 @@ static enum mb_err one_round(struct bench *b)
 
 static void tell(FILE *out, const struct bench *b, const struct shape *shape)
 {
-    fprintf(out,
-            "{\"what\":\"host\",\"figures\":\"measured\",\"unit\":\"us\",\"backend\":\"%s\","
-            "\"tables\":\"%s\",\"model\":\"%s\",\"tokens\":%" PRIu64 ",\"blocks\":%" PRIu64
-            ",\"rounds\":%u",
-            mb_device_backend(b->place.dev), mb_device_tables(b->place.dev), shape->name,
-            b->prefix_tokens, b->prefix_tokens / b->place.layout.block_tokens, b->rounds);
     for (unsigned w = 0; w < WHATS; w++) {
         double *v = b->samples + (size_t)w * b->rounds;
 
         qsort(v, b->rounds, sizeof(*v), by_value);
-        fprintf(out, ",\"%s\":[%.2f,%.2f]", names[w], v[0], v[b->rounds / 2]);
+        fprintf(out,
+                "{\"what\":\"host\",\"figures\":\"measured\",\"backend\":\"%s\",\"tables\":\"%s\","
+                "\"model\":\"%s\",\"tokens\":%" PRIu64 ",\"blocks\":%" PRIu64
+                ",\"rounds\":%u,\"call\":\"%s\",\"least_us\":%.2f,\"median_us\":%.2f}\n",
+                mb_device_backend(b->place.dev), mb_device_tables(b->place.dev), shape->name,
+                b->prefix_tokens, b->prefix_tokens / b->place.layout.block_tokens, b->rounds,
+                names[w], v[0], v[b->rounds / 2]);
     }
-    fprintf(out, "}\n");
 }
 
 int host(FILE *out, const char *config, const struct shape *shape, uint64_t bytes, unsigned rounds)
