@@ -293,7 +293,9 @@ struct mb_pointer_info {
     bool stitched;         /* frames are not physically consecutive */
     unsigned aliases_high; /* largest reference count of a frame below it */
 };
-/* Struct and call share a name, as with stat(); g++ -Wshadow would warn of that. */
+/* Takes the time of a look-up, but for the first question after a mapping of the device changed:
+ * that looks at every frame of the block or mapping. Struct and call share a name, as with stat();
+ * g++ -Wshadow would warn of that. */
 #if defined(__cplusplus) && defined(__GNUC__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"

@@ -8,31 +8,31 @@
 
 #define FRAME MB_FRAME_BYTES
 
-/* Looks at every frame under the block: largest reference count, and whether they follow each
- * other. */
-static void look_at_frames(struct mb_device *dev, const struct mb__block *block,
+/* Asks about every frame under the block only if a mapping has changed since the last time. */
+static void look_at_frames(struct mb_device *dev, struct mb__block *block,
                            struct mb_pointer_info *out)
 {
-    uint64_t at = block->addr & ~(FRAME - 1), end = block->addr + block->bytes - block->zone_bytes;
-    mb_pfn before = MB_NO_PFN;
-    uint32_t most = 0;
+    uint64_t first = block->addr & ~(FRAME - 1);
+    uint64_t end = block->addr + block->bytes - block->zone_bytes;
+    uint32_t pages = (uint32_t)((end - first + FRAME - 1) / FRAME);
 
-    for (; at < end; at += FRAME) {
-        mb_pfn pfn = mb__vm_lookup(dev->vm, mb__va(at));
-        uint32_t refs = mb__pfn_refs(dev->vm, pfn);
+    if (block->look_pages != pages || block->look_changes != mb__vm_changes(dev->vm)) {
+        struct mb_vm_look look;
 
-        most = refs > most ? refs : most;
-        if (!mb__pfn_eq(before, MB_NO_PFN) && pfn.n != before.n + MB_FRAME_PFNS)
-            out->stitched = true;
-        before = pfn;
+        mb__vm_look(dev->vm, mb__va(first), pages, &look);
+        block->look_in_a_row = look.in_a_row;
+        block->look_refs = look.refs_high;
+        block->look_pages = pages;
+        block->look_changes = look.changes;
     }
-    out->aliases_high = most;
+    out->stitched = !block->look_in_a_row;
+    out->aliases_high = block->look_refs;
 }
 
 enum mb_err mb__pointer_info(struct mb_device *dev, const void *ptr, struct mb_pointer_info *out)
 {
     uint64_t addr = (uint64_t)(uintptr_t)ptr;
-    const struct mb__block *block;
+    struct mb__block *block;
 
     if (mb__vmm_info(dev, addr, out))
         return MB_OK;

@@ -160,7 +160,12 @@ struct mb__block {
                                After the free: the joint order, the stream of the free included */
     struct mb__block *next; /* of a bin, or of the unused records */
     bool shown; /* frames were to be shown elsewhere at least once: frees take the lock; atomic */
+    /* What mb__vm_look() said when it was last asked; lock. */
+    bool look_in_a_row;
+    uint32_t look_refs, look_pages;
+    uint64_t look_changes; /* 0: never asked */
 };
+_Static_assert(sizeof(struct mb__block) == MB__APART, "two lines per block");
 
 /* Behind the last byte of the block's memory, red zones included. */
 static inline uint64_t mb__block_end(const struct mb__block *block)

@@ -31,32 +31,41 @@ bool mb__vmm_prot(struct mb_device *dev, uint64_t addr, enum mb_prot *out)
     return true;
 }
 
-bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out)
+/* Looks at all mapped pages around this one, unless no mapping has changed since the last time. */
+static void look(struct mb_device *dev, struct reservation *where, uint32_t page)
 {
-    struct reservation *where = find(dev, addr, 1);
-    uint32_t first, last;
-    uint32_t refs = 0;
+    uint32_t first = page, last = page;
 
-    if (!where)
-        return false;
-    first = last = (uint32_t)((addr - where->va.addr) / FRAME);
-    if (page_state(&where->pages[first]) != PAGE_MAPPED)
-        return false;
+    if (page >= where->look_first && page <= where->look_last &&
+        where->look.changes == mb__vm_changes(dev->vm))
+        return;
     while (first && page_state(&where->pages[first - 1]) == PAGE_MAPPED)
         first--;
     while (last + 1 < where->count && page_state(&where->pages[last + 1]) == PAGE_MAPPED)
         last++;
-    *out = (struct mb_pointer_info){.base = (void *)(uintptr_t)(where->va.addr + first * FRAME),
-                                    .bytes = (last - first + 1) * FRAME,
-                                    .generation = where->generation};
-    for (uint32_t i = first; i <= last; i++) {
-        uint32_t frame_refs = mb__pfn_refs(dev->vm, where->pages[i].pfn);
+    where->look_first = first;
+    where->look_last = last;
+    mb__vm_look(dev->vm, mb__va_add(where->va, first * FRAME), last - first + 1, &where->look);
+}
 
-        refs = frame_refs > refs ? frame_refs : refs;
-        if (i > first && where->pages[i].pfn.n != where->pages[i - 1].pfn.n + MB_FRAME_PFNS)
-            out->stitched = true;
-    }
-    out->aliases_high = refs ? refs - 1 : 0; /* its home is no alias */
+bool mb__vmm_info(struct mb_device *dev, uint64_t addr, struct mb_pointer_info *out)
+{
+    struct reservation *where = find(dev, addr, 1);
+    uint32_t page;
+
+    if (!where)
+        return false;
+    page = (uint32_t)((addr - where->va.addr) / FRAME);
+    if (page_state(&where->pages[page]) != PAGE_MAPPED)
+        return false;
+    look(dev, where, page);
+    *out = (struct mb_pointer_info){
+        .base = (void *)(uintptr_t)(where->va.addr + where->look_first * FRAME),
+        .bytes = (where->look_last - where->look_first + 1) * FRAME,
+        .generation = where->generation,
+        .stitched = !where->look.in_a_row,
+        /* its home is no alias */
+        .aliases_high = where->look.refs_high ? where->look.refs_high - 1 : 0};
     return true;
 }
 

@@ -54,7 +54,9 @@ struct reservation {
     struct mb__link by_va; /* key (va, 0) */
     mb_va va;
     uint32_t count;
-    uint64_t generation; /* of the last change of a page */
+    uint64_t generation;            /* of the last change of a page */
+    struct mb_vm_look look;         /* of mapped pages [look_first, look_last]; changes 0: none */
+    uint32_t look_first, look_last; /* what is beside them is not mapped */
     struct page pages[];
 };
 

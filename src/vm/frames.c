@@ -426,6 +426,42 @@ enum mb_err mb__home_pfns(struct mb_vm *vm, mb_va va, uint32_t frames, mb_pfn *o
     return err;
 }
 
+static void look_at(struct mb_vm *vm, const struct mb__region *region, mb_va va, uint32_t count,
+                    struct mb_vm_look *out)
+{
+    const struct mb__slot *slot =
+        region ? &region->slot[(va.addr - region->base.addr) >> region->leaf_shift] : NULL;
+    uint32_t page = region ? 0 : page_of(vm, va), before = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        uint32_t n = slot ? mb__frame_of(slot[i].pfn) : vm->homes[page + i].frame;
+        const struct mb__frame *frame = mb__frame_at(vm, n);
+        uint32_t refs = frame && state_of(frame) == MB__OWNED ? mb__frame_refs(frame) : 0;
+
+        out->refs_high = refs > out->refs_high ? refs : out->refs_high;
+        out->in_a_row &= !i || n == before + 1;
+        before = n;
+    }
+}
+
+void mb__vm_look(struct mb_vm *vm, mb_va va, uint32_t count, struct mb_vm_look *out)
+{
+    mb__lock(&vm->lock);
+    *out = (struct mb_vm_look){.changes = vm->batch.number + vm->refs_gone + 1, .in_a_row = true};
+    look_at(vm, mb__window_region(vm, va), va, count, out);
+    mb__unlock(&vm->lock);
+}
+
+uint64_t mb__vm_changes(struct mb_vm *vm)
+{
+    uint64_t changes;
+
+    mb__lock(&vm->lock);
+    changes = vm->batch.number + vm->refs_gone + 1;
+    mb__unlock(&vm->lock);
+    return changes;
+}
+
 uint32_t mb__pfn_refs(struct mb_vm *vm, mb_pfn pfn)
 {
     const struct mb__frame *frame;

@@ -293,6 +293,7 @@ struct mb_vm {
     struct mb__ranges free;         /* home pages whose frame is FREE */
     uint32_t held, owned, draining; /* frames */
     uint64_t pending_refs;          /* references that wait for fences */
+    uint64_t refs_gone;             /* waits for references that are over; written under the lock */
     MB_VEC(struct mb__span) taken;  /* scratch of alloc_pfn, trim */
 
     struct mb__region region[MB__REGIONS];

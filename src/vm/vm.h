@@ -102,6 +102,18 @@ enum mb_err mb__home_pfns(struct mb_vm *vm, mb_va va, uint32_t frames, mb_pfn *o
 /* refs of a frame (0: not OWNED). */
 uint32_t mb__pfn_refs(struct mb_vm *vm, mb_pfn pfn);
 
+/* What the frames shown at a range of addresses have in common. */
+struct mb_vm_look {
+    uint64_t changes;   /* mb__vm_changes() of that moment */
+    uint32_t refs_high; /* most references of one of them */
+    bool in_a_row;      /* each follows the one before, physically */
+};
+/* Looks at `count` pages from va on, which are homes of frames or in one window and mapped; O(count)
+ * under the lock. */
+void mb__vm_look(struct mb_vm *vm, mb_va va, uint32_t count, struct mb_vm_look *out);
+/* From 1; has grown whenever an entry or the references of an OWNED frame may have changed. */
+uint64_t mb__vm_changes(struct mb_vm *vm);
+
 /* ------------------------------------------------------------ windows (alloc_va, pgt_create) */
 
 /* A page range for stitched or aliased mappings: tables exist, all slots cleared, translations of

@@ -62,6 +62,7 @@ static void finish(struct mb_vm *vm, struct mb__wait *wait)
             mb__frame_unref(vm, wait->frames[i]);
         }
         vm->pending_refs -= wait->count;
+        vm->refs_gone++;
         break;
     case MB__WAIT_WINDOW:
         mb__window_passed(vm, wait->window);

@@ -207,3 +207,103 @@ TEST(the_check_counts_pins)
     rt_close(peer);
     rt_close(dev);
 }
+
+/* ------------------------------------------------------------------ what a pointer's frames are */
+
+/* The answer by looking at every page anew. */
+static void check_info(mb_device dev, void *ptr, uint64_t base, uint64_t bytes, uint32_t homes)
+{
+    struct mb_pointer_info info;
+    mb_pfn before = MB_NO_PFN;
+    uint32_t most = 0;
+    bool stitched = false;
+
+    for (uint64_t at = base & ~(MB_FRAME_BYTES - 1); at < base + bytes; at += MB_FRAME_BYTES) {
+        mb_pfn pfn = mb__vm_lookup(dev->vm, mb__va(at));
+        uint32_t refs = mb__pfn_refs(dev->vm, pfn);
+
+        most = refs > most ? refs : most;
+        stitched |= !mb__pfn_eq(before, MB_NO_PFN) && pfn.n != before.n + MB_FRAME_PFNS;
+        before = pfn;
+    }
+    for (unsigned asked = 0; asked < 2; asked++) { /* the second answer is a remembered one */
+        RT_OK(mb_pointer_info(dev, ptr, &info));
+        CHECK_EQ((uintptr_t)info.base, base);
+        CHECK_EQ(info.bytes, bytes);
+        CHECK_EQ(info.stitched, stitched);
+        CHECK_EQ(info.aliases_high, most - homes);
+    }
+}
+
+/* Mapped pages around one of the range, by what was mapped; and the block that they show. */
+static void check_views(mb_device dev, char *view, const bool *mapped, unsigned pages)
+{
+    for (unsigned i = 0; i < pages; i++) {
+        struct mb_pointer_info info;
+        unsigned first = i, last = i;
+
+        if (!mapped[i]) {
+            CHECK_EQ(mb_pointer_info(dev, view + i * MB_FRAME_BYTES, &info), MB_ERR_NOT_FOUND);
+            continue;
+        }
+        while (first && mapped[first - 1])
+            first--;
+        while (last + 1 < pages && mapped[last + 1])
+            last++;
+        check_info(dev, view + i * MB_FRAME_BYTES + 17, (uintptr_t)view + first * MB_FRAME_BYTES,
+                   (last - first + 1) * MB_FRAME_BYTES, 1);
+    }
+}
+
+enum { VIEWS = 8, STEPS = 600 };
+
+/* Aliases come and go, blocks grow, shrink and are composed: no remembered answer outlives them. */
+TEST(pointer_info_follows_every_change)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    uint64_t random = mb_test_seed(), bytes = BYTES;
+    bool mapped[VIEWS] = {false};
+    void *block = rt_malloc(dev, bytes, NULL), *holes[12], *va = NULL;
+    char *view;
+
+    RT_OK(mb_mem_reserve(dev, VIEWS * MB_FRAME_BYTES, 0, &va));
+    view = va;
+    for (unsigned i = 0; i < 12; i++)
+        holes[i] = rt_malloc(dev, 3 * RT_MIB, NULL);
+    for (unsigned i = 0; i < 12; i += 2)
+        RT_OK(mb_free(dev, holes[i]));
+    for (unsigned step = 0; step < STEPS; step++) {
+        unsigned at = (unsigned)mb_test_random_below(&random, VIEWS);
+        uint64_t wanted = (9 + mb_test_random_below(&random, 12)) * RT_MIB;
+        struct mb_map_op op = {.kind = mapped[at] ? MB_UNMAP : MB_ALIAS,
+                               .prot = MB_PROT_READ_WRITE,
+                               .va = view + at * MB_FRAME_BYTES,
+                               .bytes = MB_FRAME_BYTES};
+        void *moved = NULL;
+
+        op.src = (void *)(((uintptr_t)block + MB_FRAME_BYTES - 1) & ~(MB_FRAME_BYTES - 1));
+        if (mb_test_random_below(&random, 3)) {
+            RT_OK(mb_mem_map_async(dev, &op, 1, NULL));
+            mapped[at] = !mapped[at];
+        } else if (!mb_realloc(dev, block, wanted, &moved)) { /* not while it is shown */
+            block = moved;
+            bytes = wanted;
+        }
+        if (!mb_test_random_below(&random, 4))
+            RT_OK(mb_device_sync(dev));
+        if (!mb_test_random_below(&random, 8))
+            for (unsigned i = 0; i < VIEWS; i++) {
+                op = (struct mb_map_op){
+                    .kind = MB_UNMAP, .va = view + i * MB_FRAME_BYTES, .bytes = MB_FRAME_BYTES};
+                if (mapped[i])
+                    RT_OK(mb_mem_map(dev, &op));
+                mapped[i] = false;
+            }
+        check_info(dev, block, (uintptr_t)block, bytes, 0);
+        check_views(dev, view, mapped, VIEWS);
+        for (unsigned i = 1; i < 12; i += 2)
+            check_info(dev, holes[i], (uintptr_t)holes[i], 3 * RT_MIB, 0);
+    }
+    RT_OK(mb_device_sync(dev));
+    mb_close(dev);
+}

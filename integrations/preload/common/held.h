@@ -2,8 +2,8 @@
 /*
  * held.h - the blocks that the program has from MoonBright, by address.
  *
- * A free has to know quickly whose the memory is; mb_pointer_info() looks at every frame of the
- * block. All calls are thread-safe.
+ * A free has to know quickly whose the memory is; mb_pointer_info() takes the device's lock and,
+ * after a change of mappings, looks at every frame of the block. All calls are thread-safe.
  */
 #ifndef MB_PRELOAD_HELD_H
 #define MB_PRELOAD_HELD_H
