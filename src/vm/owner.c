@@ -13,12 +13,17 @@
  *                to the second, with the process that has it.
  *
  * Claims of the dead  Each process locks one byte of the file for as long as it lives; the kernel
- *                     drops the lock. A word whose claimant is gone counts as unclaimed.
- * Layout              a head of 4 KiB: magic, then 63 claimants of {token, process}; then the
- *                     words. A word is its claimant's token: 58 random bits and the place in the
- *                     head.
+ *                     drops the lock. A word whose claimant is gone counts as unclaimed. The lock
+ *                     belongs to the open file, which a fork inherits: its child closes the file and
+ *                     does not get the mapping of it. A child that was made behind libc's back
+ *                     (clone(2)) keeps both, so a claimant whose process no longer exists is gone
+ *                     too; that is asked only among processes that number each other alike.
+ * Layout              a head of 4 KiB: magic, 63 claimants of {token, process}, and for each where
+ *                     its process is from; then the words. A word is its claimant's token: 58 random
+ *                     bits and the place in the head.
  * Locking             vm's lock for the process's own state; flock on the file for claims. Words
- *                     are read without a lock: ours change only under vm's lock.
+ *                     are read without a lock: ours change only under vm's lock. `open_lock` is a
+ *                     leaf, around the list of open files; fork() takes it.
  * Trade-off           The file is as trustworthy as its permissions (0600): it finds mistakes, not
  *                     a process of the same user that writes false words.
  */
@@ -28,6 +33,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -52,19 +60,33 @@ struct claimant {
     uint32_t pid, unused;
 };
 
+struct origin {
+    uint64_t token;      /* the claimant's; another one: nothing is known */
+    uint64_t start;      /* of the process, clock ticks since boot; 0: not known */
+    uint32_t ns, unused; /* inode of the name space of its number; 0: not known */
+};
+
 struct head {
     uint64_t magic, frames;
     struct claimant claimant[CLAIMANTS + 1]; /* [0] is nobody */
+    struct origin origin[CLAIMANTS + 1];
 };
 _Static_assert(sizeof(struct head) <= HEAD_BYTES, "the words follow the head");
 
 struct mb__registry {
-    int fd;         /* holds the lock of our byte */
-    uint64_t token; /* ours */
-    struct head *head;
-    uint64_t *words; /* by frame; atomic */
-    pid_t pid;       /* of the opening process */
+    int fd;                    /* holds the lock of our byte; open_lock; -1: closed */
+    uint64_t token;            /* ours */
+    struct head *head;         /* in the opening process only */
+    uint64_t *words;           /* by frame; atomic */
+    pid_t pid;                 /* of the opening process */
+    uint32_t ns;               /* as in struct origin */
+    struct mb__registry *next; /* of open_files; open_lock */
 };
+
+static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct mb__registry *open_files; /* open_lock */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+static int fork_error; /* of pthread_atfork(); written once */
 
 static const uint64_t FRAMES_MAX = (uint64_t)MB__FRAME_CHUNKS << MB__FRAME_CHUNK_SHIFT;
 
@@ -103,6 +125,104 @@ static enum mb_err registry_error(const char *path, const char *what)
     return mb__fail(MB_ERR_IO, "registry %s: %s: %s", path, what, strerror(errno));
 }
 
+static void before_fork(void)
+{
+    pthread_mutex_lock(&open_lock);
+}
+
+static void in_parent(void)
+{
+    pthread_mutex_unlock(&open_lock);
+}
+
+/* The child has no claims and must not keep its parent's. */
+static void in_child(void)
+{
+    for (struct mb__registry *reg = open_files; reg; reg = reg->next) {
+        if (reg->fd >= 0)
+            close(reg->fd);
+        reg->fd = -1;
+    }
+    open_files = NULL;
+    pthread_mutex_unlock(&open_lock);
+}
+
+static void watch_forks(void)
+{
+    fork_error = pthread_atfork(before_fork, in_parent, in_child);
+}
+
+/* From the moment that the file is open a fork closes it. */
+static bool file_open(struct mb__registry *reg, const char *path)
+{
+    pthread_mutex_lock(&open_lock);
+    reg->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    reg->next = open_files;
+    open_files = reg;
+    pthread_mutex_unlock(&open_lock);
+    return reg->fd >= 0;
+}
+
+static void file_close(struct mb__registry *reg)
+{
+    struct mb__registry **at = &open_files;
+
+    pthread_mutex_lock(&open_lock);
+    while (*at && *at != reg)
+        at = &(*at)->next;
+    if (*at)
+        *at = reg->next;
+    if (reg->fd >= 0)
+        close(reg->fd);
+    pthread_mutex_unlock(&open_lock);
+}
+
+/* When the process started, in clock ticks since boot; 0: that cannot be had. */
+static uint64_t start_of(pid_t pid)
+{
+    enum { FIELDS = 19 }; /* from the state, behind the name, to the start */
+
+    char name[40], text[512];
+    const char *at;
+    ssize_t n = -1;
+    int fd;
+
+    snprintf(name, sizeof(name), "/proc/%d/stat", (int)pid);
+    fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        n = read(fd, text, sizeof(text) - 1);
+        close(fd);
+    }
+    text[n < 0 ? 0 : n] = '\0';
+    at = strrchr(text, ')'); /* the name may hold anything */
+    for (unsigned i = 0; at && i <= FIELDS; i++)
+        at = strchr(at + 1, ' ');
+    return at ? strtoull(at, NULL, 10) : 0;
+}
+
+static uint32_t name_space(void)
+{
+    struct stat st;
+
+    return stat("/proc/self/ns/pid", &st) ? 0 : (uint32_t)st.st_ino;
+}
+
+/* Is it certain that the claimant's process is no more, whoever holds its lock? */
+static bool gone(const struct mb__registry *reg, unsigned place)
+{
+    const struct origin *from = &reg->head->origin[place];
+    pid_t pid = (pid_t)reg->head->claimant[place].pid;
+    uint64_t start;
+
+    if (from->token != reg->head->claimant[place].token || !from->ns || from->ns != reg->ns ||
+        pid <= 0)
+        return false;
+    if (kill(pid, 0) && errno == ESRCH)
+        return true;
+    start = start_of(pid);
+    return start && from->start && start != from->start;
+}
+
 /* Bytes 0 to 63 of the file stand for the claimants. */
 static int place_lock(int fd, int kind, short type, unsigned place, struct flock *out)
 {
@@ -120,6 +240,8 @@ static bool alive(const struct mb__registry *reg, uint64_t word)
         return false;
     if (word == reg->token)
         return true;
+    if (gone(reg, place))
+        return false;
     return place_lock(reg->fd, F_OFD_GETLK, F_WRLCK, place, &lock) || lock.l_type != F_UNLCK;
 }
 
@@ -137,7 +259,9 @@ static enum mb_err take_place(struct mb__registry *reg, const char *path)
                 return registry_error(path, "the kernel gave no random numbers");
             token = (token & ~(uint64_t)PLACE_MASK) | place;
         } while (token >> 6 == 0 || token == claimant->token);
-        claimant->pid = (uint32_t)getpid();
+        claimant->pid = (uint32_t)reg->pid;
+        reg->head->origin[place] =
+            (struct origin){.token = token, .start = start_of(reg->pid), .ns = reg->ns};
         __atomic_store_n(&claimant->token, token, __ATOMIC_RELAXED);
         reg->token = token;
         return MB_OK;
@@ -164,6 +288,8 @@ static enum mb_err prepare(struct mb__registry *reg, const char *path)
     if (memory == MAP_FAILED)
         return registry_error(path, "it cannot be mapped");
     reg->head = memory;
+    if (madvise(memory, file_bytes(), MADV_DONTFORK))
+        return registry_error(path, "it cannot be kept from forks");
     reg->words = (uint64_t *)((char *)memory + HEAD_BYTES);
     /* Also after a process that died between the two. */
     if (!reg->head->magic)
@@ -175,10 +301,9 @@ static enum mb_err prepare(struct mb__registry *reg, const char *path)
 
 static void registry_free(struct mb__registry *reg)
 {
-    if (reg->head)
+    if (reg->head && reg->pid == getpid())
         munmap(reg->head, file_bytes());
-    if (reg->fd >= 0)
-        close(reg->fd); /* and with it the locks, unless a fork still has the file */
+    file_close(reg); /* and with it the locks */
     free(reg);
 }
 
@@ -195,12 +320,13 @@ enum mb_err mb__registry_open(struct mb_vm *vm)
                         "registry:%s: entries are the driver's here, and frames have no number; "
                         "leave the key out or use device tables",
                         path);
-    reg = calloc(1, sizeof(*reg));
+    pthread_once(&fork_once, watch_forks);
+    reg = fork_error ? NULL : calloc(1, sizeof(*reg));
     if (!reg)
         return mb__no_host_memory("the registry");
     reg->pid = getpid();
-    reg->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-    if (reg->fd < 0 || flock(reg->fd, LOCK_EX)) {
+    reg->ns = name_space();
+    if (!file_open(reg, path) || flock(reg->fd, LOCK_EX)) {
         err = registry_error(path, "it cannot be opened");
         registry_free(reg);
         return err;

@@ -6,8 +6,11 @@
  * no public device, so that its children may.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -253,6 +256,8 @@ TEST(claims_end_with_the_process)
         CHECK(strstr(mb_error_detail(), pid) != NULL);
         CHECK_EQ(kill(child, SIGKILL), 0);
         CHECK_EQ(waitpid(child, &status, 0), child);
+        rig_close(&rig);
+        rig = rig_open(shared(256)); /* whose first frames have the same numbers again */
         run = take(&rig, 4);
         map_run(&rig, 0, window(&rig, 4), run);
         rig_check(&rig);
@@ -261,6 +266,143 @@ TEST(claims_end_with_the_process)
     }
     printf("COUNT claimants killed 20\n");
     unlink(path);
+}
+
+/* ------------------------------------------------------------ forks of a claimant */
+
+enum way { BY_FORK, BY_CLONE, BY_FORK_WHILE_IT_CLAIMS };
+
+static pid_t fork_by(enum way way)
+{
+    fflush(stdout);
+    return way == BY_CLONE ? (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL) : fork();
+}
+
+static void *claim_for_ever(void *arg)
+{
+    struct rig *rig = arg;
+
+    for (;;) {
+        struct mb_run run;
+        unsigned count;
+
+        if (mb__alloc_pfn(rig->vm, 1, 2, MB_PFN_CONTIGUOUS, &run, 1, &count) ||
+            mb__free_pfn(rig->vm, 1, run, NULL, 0) || mb__vm_trim(rig->vm, 0, NULL))
+            _exit(1);
+    }
+    return NULL;
+}
+
+/* The claimant: holds 8 frames, has a child which tells its number, lives until it is killed. */
+static void claim_and_fork(enum way way, int tell)
+{
+    struct rig rig = rig_open(shared(256));
+    pthread_t thread;
+    pid_t child;
+
+    (void)take(&rig, 8);
+    if (way == BY_FORK_WHILE_IT_CLAIMS && pthread_create(&thread, NULL, claim_for_ever, &rig))
+        _exit(1);
+    child = fork_by(way);
+    if (child) {
+        close(tell); /* so that nobody waits for a child that was not made */
+    } else {
+        child = getpid();
+        if (write(tell, &child, sizeof(child)) != sizeof(child))
+            _exit(1);
+    }
+    (void)alarm(100); /* if the test fails and nobody ends it */
+    for (;;)
+        pause();
+}
+
+/* Starts one; *child: the number of its child. */
+static pid_t forking_holder(enum way way, pid_t *child)
+{
+    int ready[2];
+    pid_t holder;
+
+    CHECK_EQ(pipe(ready), 0);
+    fflush(stdout);
+    holder = fork();
+    CHECK(holder >= 0);
+    if (!holder)
+        claim_and_fork(way, ready[1]);
+    close(ready[1]);
+    CHECK_EQ(read(ready[0], child, sizeof(*child)), (ssize_t)sizeof(*child));
+    close(ready[0]);
+    return holder;
+}
+
+/* Its files are closed then, and its number is still its own. */
+static void kill_process(pid_t pid)
+{
+    siginfo_t info;
+
+    CHECK_EQ(kill(pid, SIGKILL), 0);
+    CHECK_EQ(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+}
+
+static void bury(pid_t pid)
+{
+    CHECK_EQ(waitpid(pid, NULL, 0), pid);
+}
+
+/* Of somebody else's child: until all that it had open is closed. */
+static void kill_other(pid_t pid)
+{
+    char name[40], text[512];
+    const char *state = NULL;
+
+    CHECK_EQ(kill(pid, SIGKILL), 0);
+    snprintf(name, sizeof(name), "/proc/%d/stat", (int)pid);
+    while (!state || state[2] != 'Z') { /* the test's own time limit ends this */
+        int fd = open(name, O_RDONLY);
+        ssize_t n = read(fd, text, sizeof(text) - 1);
+
+        CHECK(fd >= 0 && n > 0);
+        close(fd);
+        text[n] = '\0';
+        state = strrchr(text, ')');
+        CHECK(state != NULL);
+    }
+}
+
+/* Claims are those of the process that made them: its children neither end them nor keep them. */
+TEST(claims_are_not_inherited)
+{
+    CHECK_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0); /* grandchildren are waited for, too */
+    for (enum way way = BY_FORK; way <= BY_FORK_WHILE_IT_CLAIMS; way++) {
+        fresh();
+        for (unsigned i = 0; i < 10; i++) {
+            bool child_first = i % 2;
+            pid_t child = 0, claimant = forking_holder(way, &child);
+            struct rig rig = rig_open(shared(256));
+            struct mb_run run;
+            unsigned count;
+
+            if (child_first)
+                kill_other(child);
+            CHECK_EQ(mb__alloc_pfn(rig.vm, 1, 4, 0, &run, 1, &count), MB_ERR_DRIVER);
+            kill_process(claimant);
+            if (way == BY_CLONE) /* which kept the file: only the number tells, once it is free */
+                bury(claimant);
+            rig_close(&rig);
+            rig = rig_open(shared(256)); /* whose first frames have the same numbers again */
+            run = take(&rig, 4);
+            map_run(&rig, 0, window(&rig, 4), run);
+            rig_check(&rig);
+            rig_check_tables(&rig);
+            rig_close(&rig);
+            if (way != BY_CLONE)
+                bury(claimant);
+            if (!child_first)
+                kill_process(child);
+            bury(child);
+        }
+        unlink(path);
+    }
+    printf("COUNT claimants killed whose child lived 15\n");
 }
 
 TEST(more_processes_than_places)
