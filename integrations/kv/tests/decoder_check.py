@@ -7,6 +7,7 @@
 Ranges lie on host memory: mmap does there what page tables do on a GPU, so prefix aliases, copies of tails and the
 reorder of beams are real, and a write into a shared block ends the program. Exit status 77: no PyTorch here.
 """
+import array
 import os
 import pathlib
 import random
@@ -114,6 +115,33 @@ def check_sleep():
     print(f"ok   sleep and wake: {hit} of {len(prompt)} tokens were still there")
 
 
+def check_tokens():
+    """Tokens in any form are the same tokens; what is none is refused."""
+    cache = ranges()
+    text = prompts(1, 40)[0]
+    seq = cache.kv.open()
+    cache.kv.append({seq: len(text)})
+    cache.kv.publish(seq, array.array("i", text))
+    hits = set()
+    for form in (text, tuple(text), array.array("i", text), memoryview(array.array("i", text)), array.array("q", text),
+                 memoryview(array.array("i", text)).toreadonly(), iter(text), torch.tensor(text, dtype=torch.int32)):
+        other = cache.kv.open()
+        hits.add(cache.kv.attach(other, form))
+        cache.kv.free(other)
+    assert len(hits) == 1 and hits.pop() > 0
+    other = cache.kv.open()
+    assert cache.kv.attach(other, []) == cache.kv.attach(other, array.array("i")) == 0
+    for none in (b"tokens!!", bytearray(8), [1 << 31], ["a"], 7):
+        try:
+            cache.kv.attach(other, none)
+        except moonbright_kv.KVError as error:
+            assert error.name == "MB_ERR_INVALID", error
+        else:
+            raise AssertionError(f"{none} passed for tokens")
+    cache.kv.close()
+    print("ok   tokens in any form")
+
+
 def check_errors():
     cache = ranges()
     seq = cache.kv.open(max_tokens=10)
@@ -180,6 +208,6 @@ def check_kernel():
         print(f"ok   beams with the kernels, interpreted: {name}")
 
 
-for check in (check_greedy, check_beam, check_pressure, check_sleep, check_errors, check_kernel):
+for check in (check_greedy, check_beam, check_pressure, check_sleep, check_tokens, check_errors, check_kernel):
     check()
 print("PASS: decoder_check")

@@ -12,7 +12,8 @@ Addresses come from a *place*: a device of MoonBright, CUDA's own mapping calls 
 decoder on a CPU can be checked. The libraries are found in $MOONBRIGHT_LIB or $MOONBRIGHT_LIBRARY_PATH,
 beside this package, below the prefix that it is installed to, or by the loader.
 Calls and errors are those of the header; an error raises KVError with the library's text. `stream` is an integer
-handle; torch's `stream.cuda_stream` serves. Needs ctypes alone; tensors() needs PyTorch.
+handle; torch's `stream.cuda_stream` serves. Tokens may be any sequence; array.array("i") and NumPy's int32 are not
+copied. Needs ctypes alone; tensors() needs PyTorch.
 """
 import array
 import ctypes
@@ -137,11 +138,20 @@ def _u64(value):
 
 
 def _tokens(tokens):
+    """(what to pass, how many). A buffer of numbers of 32 bits that can be written, such as array.array("i") or NumPy's
+    int32, is passed where it lies; anything else is copied, which for a list takes far longer than the call."""
     try:
-        numbers = array.array("i", tokens)
-    except (OverflowError, TypeError) as error:
-        raise KVError("tokens", "MB_ERR_INVALID", f"{error}; tokens are whole numbers of 32 bits") from None
-    return (ctypes.c_int32 * len(numbers)).from_buffer(numbers) if numbers else None
+        view = memoryview(tokens)
+    except TypeError:
+        view = None
+    if view is not None and view.itemsize == 1:
+        raise KVError("tokens", "MB_ERR_INVALID", "bytes were given; tokens are whole numbers of 32 bits")
+    if view is None or view.format != "i" or view.ndim != 1 or not view.c_contiguous or view.readonly:
+        try:
+            view = memoryview(array.array("i", tokens))
+        except (OverflowError, TypeError) as error:
+            raise KVError("tokens", "MB_ERR_INVALID", f"{error}; tokens are whole numbers of 32 bits") from None
+    return (ctypes.byref(ctypes.c_int32.from_buffer(view)) if len(view) else None), ctypes.c_uint32(len(view))
 
 
 class Cache:
@@ -234,7 +244,7 @@ class Cache:
 
     def _lookup(self, call, seq, tokens):
         hit = ctypes.c_uint32(0)
-        self.lib.call(call, self.handle, _u64(seq), _tokens(tokens), ctypes.c_uint32(len(tokens)), ctypes.byref(hit))
+        self.lib.call(call, self.handle, _u64(seq), *_tokens(tokens), ctypes.byref(hit))
         return hit.value
 
     def attach(self, seq, tokens):
@@ -244,7 +254,7 @@ class Cache:
         return self._lookup("mb_kv_wake", seq, tokens)
 
     def publish(self, seq, tokens):
-        self.lib.call("mb_kv_publish", self.handle, _u64(seq), _tokens(tokens), ctypes.c_uint32(len(tokens)))
+        self.lib.call("mb_kv_publish", self.handle, _u64(seq), *_tokens(tokens))
 
     def hold(self, seq, tokens):
         """Keeps the published part of the first `tokens` tokens; (prefix, its length)."""
