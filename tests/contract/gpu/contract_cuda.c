@@ -19,9 +19,21 @@ static const struct contract_config configs[] = {
     CUDA("driver tables", "driver"),
 };
 
+static void run(contract_rule rule)
+{
+    const unsigned all = sizeof(configs) / sizeof(configs[0]);
+    const char *only = getenv("MB_GPU_TABLES");
+    unsigned i = 0;
+
+    while (only && i < all && strcmp(configs[i].hw.tables, only) != 0)
+        i++;
+    assert_true(i < all); /* MB_GPU_TABLES names no way */
+    contract_run(&configs[i], only ? 1 : all, rule);
+}
+
 #define RUN_RULE(name)                                                                             \
     TEST(name)                                                                                     \
     {                                                                                              \
-        contract_run(configs, sizeof(configs) / sizeof(configs[0]), contract_##name);              \
+        run(contract_##name);                                                                      \
     }
 CONTRACT_RULES(RUN_RULE)

@@ -360,18 +360,12 @@ FAKE(cuModuleUnload, void *module)
     return FAKE_OK;
 }
 
-FAKE(cuModuleGetFunction, void **function, void *module, const char *name)
+/* A kernel that the fake can run, or the module itself for one that does nothing. */
+FAKE(cuModuleGetFunction, const void **function, void *module, const char *name)
 {
-    CALLED();
-    *function = module;
-    return name ? FAKE_OK : FAKE_INVALID_VALUE;
-}
+    const struct fake_kernel *kernel = name ? fake_kernel_named(name) : NULL;
 
-FAKE(cuLaunchKernel, void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-     unsigned by, unsigned bz, unsigned shared, void *stream, void **params, void **extra)
-{
-    (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream;
-    (void)params, (void)extra;
     CALLED();
-    return function ? FAKE_OK : FAKE_INVALID_VALUE;
+    *function = kernel ? (const void *)kernel : module;
+    return name ? FAKE_OK : FAKE_INVALID_VALUE;
 }

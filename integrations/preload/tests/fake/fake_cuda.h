@@ -7,8 +7,9 @@
  * backend with driver tables call. Device memory is memory of the process, so that copies and
  * fills are real: plain allocations are anonymous memory, handles are pieces of a shared memory
  * file that mappings show. Streams are threads that write and wait for values; copies and fills
- * run in the call, after all streams. Kernels do nothing. Contexts are the primary one of each
- * device and those that cuCtxCreate makes.
+ * run in the call, after all streams. Of kernels, MoonBright's small ones (kernels/cuda/work.cu) are
+ * run by the stream's thread; all others do nothing. Contexts are the primary one of each device and
+ * those that cuCtxCreate makes.
  *
  * Environment, read once: FAKE_CUDA_MEMORY (bytes, default 2 GiB), FAKE_CUDA_DEVICES (default 1),
  * FAKE_CUDA_VERSION (default 13000), FAKE_CUDA_TRACE (a file that gets one line per function that
@@ -69,6 +70,16 @@ void fake_called(const char *name);
     FAKE_API int name(__VA_ARGS__);                                                                \
     int name(__VA_ARGS__)
 #define CALLED() fake_called(__func__)
+
+/* A kernel that the fake can run, NULL: it does nothing. */
+struct fake_kernel;
+const struct fake_kernel *fake_kernel_named(const char *name);
+const struct fake_kernel *fake_kernel_known(const void *function);
+/* Arguments as cuLaunchKernel gets them, copied: free() it. NULL: no host memory. */
+void *fake_kernel_arguments(const struct fake_kernel *kernel, void **params);
+void fake_kernel_run(const struct fake_kernel *kernel, const void *arguments);
+/* Behind what the stream has. False: no such stream. */
+bool fake_enqueue_kernel(void *stream, const struct fake_kernel *kernel, void *arguments);
 
 /* Waits until everything enqueued so far has run. */
 void fake_sync_all(void);

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum work { WRITE, WAIT, AFTER };
+enum work { WRITE, WAIT, AFTER, KERNEL };
 
 struct item {
     struct item *next;
@@ -21,6 +21,8 @@ struct item {
     _Atomic uint64_t *word; /* WRITE, WAIT */
     uint64_t value;
     struct stream *other; /* AFTER: until it has done `value` */
+    const struct fake_kernel *kernel;
+    void *arguments; /* KERNEL; owned */
 };
 
 /* Never freed: events name it. Everything under fake_lock. */
@@ -88,6 +90,12 @@ static void *run(void *user)
         }
         if (item->work == WRITE)
             atomic_store(item->word, item->value);
+        if (item->work == KERNEL) { /* takes its time: others go on */
+            pthread_mutex_unlock(&fake_lock);
+            fake_kernel_run(item->kernel, item->arguments);
+            pthread_mutex_lock(&fake_lock);
+            free(item->arguments);
+        }
         s->first = item->next;
         if (!s->first)
             s->last = &s->first;
@@ -157,6 +165,12 @@ static uint64_t enqueue(void *handle, struct item item, struct stream **out)
     return number;
 }
 
+bool fake_enqueue_kernel(void *stream, const struct fake_kernel *kernel, void *arguments)
+{
+    return enqueue(stream, (struct item){.work = KERNEL, .kernel = kernel, .arguments = arguments},
+                   NULL) != 0;
+}
+
 void fake_sync_all(void)
 {
     pthread_mutex_lock(&fake_lock);
@@ -178,6 +192,20 @@ FAKE(cuStreamCreate, void **stream, unsigned flags)
     pthread_mutex_lock(&fake_lock);
     *stream = new_stream(fake_current()->device);
     pthread_mutex_unlock(&fake_lock);
+    return FAKE_OK;
+}
+
+FAKE(cuStreamCreateWithPriority, void **stream, unsigned flags, int priority)
+{
+    (void)priority;
+    CALLED();
+    return cuStreamCreate(stream, flags);
+}
+
+FAKE(cuCtxGetStreamPriorityRange, int *least, int *greatest)
+{
+    CALLED();
+    *least = *greatest = 0;
     return FAKE_OK;
 }
 
