@@ -165,6 +165,8 @@ static void bench_tables(struct gt *t, const char *tables, struct mb_rng *rng)
             !strcmp(tables, "driver") ? 64 : 8);
     gt_window(t, 8);
     t->dev->param_frames = (uint32_t)gt_arg_u64("params", MB_POP_LIST_XL);
+    t->dev->pop_threads = (uint32_t)gt_arg_u64("threads", MB_POP_THREADS);
+    GT_CHECK(t->dev->pop_threads >= 32 && t->dev->pop_threads <= MB_POP_THREADS);
     t->dev->targeted = gt_arg_u64("targeted", 0) != 0;
     s = gt_stream(t);
     order = calloc(t->frames, sizeof(*order));

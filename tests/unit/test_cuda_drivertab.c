@@ -106,12 +106,12 @@ static void rig_open(struct rig *rig)
     rig->dev.cu = &driver;
     rig->dev.tables = MB_CUDA_DRIVER;
     rig->dev.space = (struct mb_cuda_space){.fmt = MB_FMT_GMMU_V3, .kind = 6};
-    rig->dev.owned = malloc(FRAMES + 1);
+    rig->dev.owned = malloc(FRAMES + MB_CUDA_OWNED_SLACK);
     rig->dev.owned_frames = FRAMES;
     rig->dev.frame_handle = calloc(FRAMES, sizeof(*rig->dev.frame_handle));
     CHECK(rig->dev.owned && rig->dev.frame_handle);
     memset(rig->dev.owned, 1, FRAMES);
-    rig->dev.owned[FRAMES] = 0;
+    memset(rig->dev.owned + FRAMES, 0, MB_CUDA_OWNED_SLACK);
     for (unsigned i = 0; i < FRAMES; i++)
         rig->dev.frame_handle[i] = 100 + i;
     rig->stream.timeline = rig->line;

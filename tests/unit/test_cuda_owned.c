@@ -14,7 +14,7 @@ static struct mb_cuda dev;
 static void open_record(void)
 {
     memset(&dev, 0, sizeof(dev));
-    dev.owned = calloc(FRAMES + 1, 1);
+    dev.owned = calloc(FRAMES + MB_CUDA_OWNED_SLACK, 1);
     CHECK(dev.owned != NULL);
     dev.owned_frames = FRAMES;
 }

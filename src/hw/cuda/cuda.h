@@ -46,6 +46,7 @@ enum {
     MB_CUDA_PIECE_SHIFT = 29, /* 512 MiB: what one leaf table covers */
     MB_CUDA_STREAMS = 4096,   /* timelines in the pinned block */
     MB_CUDA_WORD_BYTES = 64,  /* one timeline per cache line */
+    MB_CUDA_OWNED_SLACK = 4,  /* frames are looked up four bytes at a time */
     MB_CUDA_VIEWS = 8, /* kept by walk_views:keep: a path of five pages, and some leaf tables */
 };
 #define MB_CUDA_PIECE_BYTES ((uint64_t)1 << MB_CUDA_PIECE_SHIFT)
@@ -218,7 +219,7 @@ struct mb_cuda {
     uint64_t held_bytes, overhead_bytes, table_bytes;
     uint64_t limit_bytes; /* cap of held_bytes; constant */
     uint8_t *owned; /* per 2 MiB frame number: 1 ours; written under table_lock, read anywhere */
-    uint64_t owned_frames; /* entries, and one more that is never set */
+    uint64_t owned_frames; /* entries; MB_CUDA_OWNED_SLACK bytes more are never set */
     cu_mem *frame_handle;  /* driver tables: handle per frame number (made up, not physical) */
 
     /* Device tables; NULL or 0 on driver tables. */
@@ -253,6 +254,7 @@ struct mb_cuda {
     bool scrub_device; /* inline: tables are compared by a kernel; constant after open */
     struct mb_cuda_scrub scrub;
     uint32_t param_frames;   /* inline: longest list that travels in launch parameters */
+    uint32_t pop_threads;    /* inline: of a launch at most, a power of two to MB_POP_THREADS */
     _Atomic unsigned queues; /* isolated: helper channels of streams */
     bool targeted;           /* isolated: invalidate only the range that a batch names */
 };

@@ -16,6 +16,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
 #include "base/err.h"
 #include "hw/nvrm/query.h"
 
@@ -156,12 +160,48 @@ extent_of(const mb_pfn *pfns, uint32_t count, struct extent e)
     return e;
 }
 
+/* Four answers at a time do not wait for each other. */
+static inline __attribute__((always_inline)) bool owned_of(const uint8_t *owned, const mb_pfn *pfns,
+                                                           uint32_t count)
+{
+    unsigned good[4] = {1, 1, 1, 1};
+    uint32_t i = 0;
+
+    for (; i + 4 <= count; i += 4) {
+        good[0] &= owned[pfns[i].n / MB_FRAME_PFNS];
+        good[1] &= owned[pfns[i + 1].n / MB_FRAME_PFNS];
+        good[2] &= owned[pfns[i + 2].n / MB_FRAME_PFNS];
+        good[3] &= owned[pfns[i + 3].n / MB_FRAME_PFNS];
+    }
+    for (; i < count; i++)
+        good[0] &= owned[pfns[i].n / MB_FRAME_PFNS];
+    return good[0] & good[1] & good[2] & good[3];
+}
+
 #if defined(__x86_64__)
 /* Unsigned minima of several numbers at once came with SSE4.1; before, they take one at a time. */
 __attribute__((target("avx2"), optimize("O3"))) static struct extent
 extent_wide(const mb_pfn *pfns, uint32_t count, struct extent e)
 {
     return extent_of(pfns, count, e);
+}
+
+/* Eight answers with one instruction, each in the lowest of four bytes. */
+__attribute__((target("avx2"))) static bool owned_wide(const uint8_t *owned, const mb_pfn *pfns,
+                                                       uint32_t count)
+{
+    _Static_assert(MB_FRAME_PFNS == 512 && sizeof(mb_pfn) == 4, "the shift below");
+    __m256i good = _mm256_set1_epi32(1);
+    uint32_t i = 0;
+
+    for (; i + 8 <= count; i += 8) {
+        __m256i frame =
+            _mm256_srli_epi32(_mm256_loadu_si256((const __m256i *)(const void *)(pfns + i)), 9);
+
+        good = _mm256_and_si256(good,
+                                _mm256_i32gather_epi32((const int *)(const void *)owned, frame, 1));
+    }
+    return _mm256_testc_si256(good, _mm256_set1_epi32(1)) && owned_of(owned, pfns + i, count - i);
 }
 #endif
 
@@ -176,14 +216,11 @@ __attribute__((optimize("O3"))) static struct extent extent(const mb_pfn *pfns, 
 }
 
 /* On the way of every batch: one pass for the extent, which makes the second one, over the record,
- * safe without a look at each number. Four answers at a time do not wait for each other. */
-__attribute__((optimize("O3"))) bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns,
-                                                   uint32_t count, struct mb_cuda_span *span)
+ * safe without a look at each number. */
+bool mb__cuda_owns(const struct mb_cuda *dev, const mb_pfn *pfns, uint32_t count,
+                   struct mb_cuda_span *span)
 {
-    const uint8_t *owned = dev->owned;
     struct extent e = extent(pfns, count, (struct extent){UINT32_MAX, 0, 0});
-    unsigned good[4] = {1, 1, 1, 1};
-    uint32_t i = 0;
 
     span->low = e.low < span->low ? e.low : span->low;
     span->high = e.high > span->high ? e.high : span->high;
@@ -191,15 +228,11 @@ __attribute__((optimize("O3"))) bool mb__cuda_owns(const struct mb_cuda *dev, co
         return true;
     if (e.high / MB_FRAME_PFNS >= dev->owned_frames || e.bits % MB_FRAME_PFNS)
         return false;
-    for (; i + 4 <= count; i += 4) {
-        good[0] &= owned[pfns[i].n / MB_FRAME_PFNS];
-        good[1] &= owned[pfns[i + 1].n / MB_FRAME_PFNS];
-        good[2] &= owned[pfns[i + 2].n / MB_FRAME_PFNS];
-        good[3] &= owned[pfns[i + 3].n / MB_FRAME_PFNS];
-    }
-    for (; i < count; i++)
-        good[0] &= owned[pfns[i].n / MB_FRAME_PFNS];
-    return good[0] & good[1] & good[2] & good[3];
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2"))
+        return owned_wide(dev->owned, pfns, count);
+#endif
+    return owned_of(dev->owned, pfns, count);
 }
 
 static mb_pfn slab_pfn(const struct mb_cuda_slab *slab, uint32_t i)

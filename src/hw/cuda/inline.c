@@ -172,7 +172,7 @@ static enum mb_err launch(struct builder *b, bool last)
 
     for (unsigned i = 0; i < h->segments; i++)
         most = h->segment[i].count > most ? h->segment[i].count : most;
-    while (threads < most && threads < MB_POP_THREADS)
+    while (threads < most && threads < dev->pop_threads)
         threads *= 2;
     if (!b->list)
         f = b->used <= MB_POP_LIST_S   ? dev->pop_s
@@ -202,11 +202,31 @@ static enum mb_err flush(struct builder *b)
     return h->segments || h->flags ? launch(b, false) : MB_OK;
 }
 
-__attribute__((optimize("O3"))) static void
-shorten(uint16_t *restrict to, const mb_pfn *restrict pfns, uint32_t count, uint32_t base)
+static inline __attribute__((always_inline)) void
+shorten_of(uint16_t *restrict to, const mb_pfn *restrict pfns, uint32_t count, uint32_t base)
 {
     for (uint32_t i = 0; i < count; i++)
         to[i] = (uint16_t)((pfns[i].n - base) >> (MB_FRAME_SHIFT - MB_PFN_SHIFT));
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"), optimize("O3"))) static void
+shorten_wide(uint16_t *restrict to, const mb_pfn *restrict pfns, uint32_t count, uint32_t base)
+{
+    shorten_of(to, pfns, count, base);
+}
+#endif
+
+__attribute__((optimize("O3"))) static void
+shorten(uint16_t *restrict to, const mb_pfn *restrict pfns, uint32_t count, uint32_t base)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2")) {
+        shorten_wide(to, pfns, count, base);
+        return;
+    }
+#endif
+    shorten_of(to, pfns, count, base);
 }
 
 static void put_frames(struct builder *b, const mb_pfn *pfns, uint32_t count)

@@ -228,7 +228,7 @@ static enum mb_err open_basics(struct mb_cuda *dev)
 static enum mb_err make_owned(struct mb_cuda *dev, uint64_t frames)
 {
     dev->owned_frames = frames;
-    dev->owned = calloc((size_t)frames + 1, 1);
+    dev->owned = calloc((size_t)frames + MB_CUDA_OWNED_SLACK, 1);
     if (dev->owned && dev->tables == MB_CUDA_DRIVER)
         dev->frame_handle = calloc((size_t)frames, sizeof(*dev->frame_handle));
     if (!dev->owned || (dev->tables == MB_CUDA_DRIVER && !dev->frame_handle))
@@ -384,6 +384,7 @@ enum mb_err mb__cuda_open(const struct mb_hw_config *config, struct mb_hw_dev **
     dev->early_maps = config->early_maps;
     dev->scrub_device = config->scrub && strcmp(config->scrub, "device") == 0;
     dev->param_frames = MB_POP_LIST_XL;
+    dev->pop_threads = MB_POP_THREADS;
     dev->limit_bytes = config->device_memory_bytes ? config->device_memory_bytes : UINT64_MAX;
     atomic_flag_clear(&dev->views_busy);
     pthread_mutex_init(&dev->table_lock, NULL);
