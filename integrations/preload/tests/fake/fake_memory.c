@@ -20,7 +20,7 @@ struct range {
 };
 
 struct handle {
-    int file;
+    int file, device;
     uint64_t bytes;
     unsigned refs;
 };
@@ -332,7 +332,7 @@ FAKE(cuMemGetAllocationGranularity, size_t *bytes, const void *prop, int option)
     return prop ? FAKE_OK : FAKE_INVALID_VALUE;
 }
 
-FAKE(cuMemCreate, struct handle **out, size_t bytes, const void *prop, unsigned long long flags)
+FAKE(cuMemCreate, struct handle **out, size_t bytes, const int *prop, unsigned long long flags)
 {
     struct handle *h;
 
@@ -344,7 +344,7 @@ FAKE(cuMemCreate, struct handle **out, size_t bytes, const void *prop, unsigned 
     h = calloc(1, sizeof(*h));
     if (!h)
         return FAKE_OUT_OF_MEMORY;
-    *h = (struct handle){memfd_create("fake-cuda", MFD_CLOEXEC), bytes, 1};
+    *h = (struct handle){memfd_create("fake-cuda", MFD_CLOEXEC), prop[3], bytes, 1};
     if (h->file < 0 || ftruncate(h->file, (off_t)bytes)) {
         free(h);
         return FAKE_OUT_OF_MEMORY;
@@ -393,13 +393,21 @@ FAKE(cuMemMap, cu_ptr ptr, size_t bytes, size_t offset, struct handle *h, unsign
     return result;
 }
 
+/* What a peer may do is not kept: whoever may use the memory at all may use it. */
 FAKE(cuMemSetAccess, cu_ptr ptr, size_t bytes, const int *access, size_t count)
 {
     int prot = access[2] == 3 ? PROT_READ | PROT_WRITE : access[2] == 1 ? PROT_READ : PROT_NONE;
+    struct range *r;
 
     CALLED();
-    return count == 1 && !mprotect((void *)(uintptr_t)ptr, bytes, prot) ? FAKE_OK
-                                                                        : FAKE_INVALID_VALUE;
+    pthread_mutex_lock(&fake_lock);
+    r = find(ptr, false);
+    pthread_mutex_unlock(&fake_lock);
+    if (count != 1 || !r || r->kind != MAPPED)
+        return FAKE_INVALID_VALUE;
+    if (access[1] != r->handle->device)
+        return FAKE_OK;
+    return mprotect((void *)(uintptr_t)ptr, bytes, prot) ? FAKE_INVALID_VALUE : FAKE_OK;
 }
 
 FAKE(cuMemUnmap, cu_ptr ptr, size_t bytes)

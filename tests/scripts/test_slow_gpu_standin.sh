@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The `cuda` backend with driver tables, as the GPU scripts use it, on the fake libcuda: the contract, the benches of
+# mapping, access of peers, allocations of 16 threads. Device tables must be refused there, by name.
+# shellcheck source=tests/scripts/lib.sh
+. "$MB_SOURCE_DIR/tests/scripts/lib.sh"
+cd "$MB_SOURCE_DIR"
+seem() {
+    scripts/gpu-rehearse "$MB_BUILD_DIR" timeout 240 "$@"
+}
+case ${MB_SANITIZE-} in ?*) skip "the fake's libcuda is not built for sanitizers" ;; esac
+status=0 && why=$(seem true) || status=$?
+[ $status != 77 ] || skip "${why#SKIP: gpu-rehearse: }"
+moonbright=$MB_BUILD_DIR/bin/moonbright
+
+MB_GPU_TABLES=driver expect 0 seem "$MB_BUILD_DIR/tests/test_gpu_contract"
+expect_text "0 failed"
+for name in map unmap remap alias protect alloc; do
+    expect 0 seem "$moonbright" bench $name --backend cuda --config tables:driver --samples 5 --sizes 2MiB,64MiB
+    expect_text "driver "
+done
+expect 0 seem "$moonbright" bench beside --backend cuda --config tables:driver --samples 5 --sizes 2MiB
+expect 0 seem "$moonbright" bench driver --backend cuda --quick
+FAKE_CUDA_DEVICES=2 expect 0 seem python3 -B tests/gpu/peers.py "$MB_BUILD_DIR/lib/libmoonbright.so" \
+    backend:cuda,tables:driver,device_memory:2g
+expect_text "6 checks passed, 0 failed"
+"${CC:-cc}" -O2 -DSTRESS_MAIN -Iinclude tests/trust/stress.c -o "$scratch/stress" -L"$MB_BUILD_DIR/lib" -lmoonbright \
+    -lpthread -Wl,-rpath,"$MB_BUILD_DIR/lib"
+expect 0 seem "$scratch/stress" backend:cuda,tables:driver 2
+expect_text ", 0 wrong"
+expect 1 seem "$moonbright" bench map --backend cuda --config tables:inline --samples 5 --sizes 2MiB
+expect_text "tables:inline is not possible"
+echo "PASS: slow_gpu_standin"
