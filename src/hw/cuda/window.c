@@ -393,10 +393,31 @@ static void drop_pieces(struct mb_cuda *dev, struct mb_cuda_window *w)
     }
 }
 
+/* The driver's entries are there again, nothing is cached, nobody can write the tables, and nothing
+ * finds the window: it may be unmapped. Others may have been adopted since. */
+static void take_back(struct mb_cuda *dev, struct mb_cuda_window *w)
+{
+    struct mb_cuda_window **at;
+
+    for (unsigned p = 0; p < w->pieces; p++)
+        (void)write_piece(&w->piece[p], w->piece[p].entry);
+    __atomic_store_n(&w->live, false, __ATOMIC_RELEASE);
+    if (!mb__cuda_rescue_invalidate(dev, 2000000))
+        (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST,
+                            "the helper channel does not answer: a window may be cached");
+    pthread_mutex_lock(&dev->table_lock);
+    for (at = &dev->windows; *at != w; at = &(*at)->next)
+        ;
+    __atomic_store_n(at, w->next, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&dev->table_lock);
+    mb__cuda_unmap_tables(dev, w);
+}
+
 static enum mb_err adopt(struct mb_cuda *dev, mb_va va, unsigned pieces,
                          struct mb_cuda_window **out)
 {
     struct mb_cuda_window *w = new_window(dev, va, pieces);
+    struct mb__detail detail;
     enum mb_err err = MB_OK;
 
     if (!w)
@@ -419,12 +440,9 @@ static enum mb_err adopt(struct mb_cuda *dev, mb_va va, unsigned pieces,
         *out = w;
         return MB_OK;
     }
-    pthread_mutex_lock(&dev->table_lock);
-    dev->windows = w->next;
-    for (unsigned p = 0; p < w->pieces; p++)
-        (void)write_piece(&w->piece[p], w->piece[p].entry);
-    pthread_mutex_unlock(&dev->table_lock);
-    mb__cuda_unmap_tables(dev, w);
+    mb__detail_keep(&detail);
+    take_back(dev, w);
+    mb__detail_put(&detail);
 undo:
     drop_pieces(dev, w);
     free_window(w);
@@ -467,20 +485,7 @@ enum mb_err mb__cuda_tree_adopt(struct mb_hw_dev *hw, mb_va va, uint64_t bytes,
 
 static void disown(struct mb_cuda *dev, struct mb_cuda_window *w)
 {
-    struct mb_cuda_window **at;
-
-    for (unsigned p = 0; p < w->pieces; p++)
-        (void)write_piece(&w->piece[p], w->piece[p].entry);
-    __atomic_store_n(&w->live, false, __ATOMIC_RELEASE);
-    if (!mb__cuda_rescue_invalidate(dev, 2000000))
-        (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST,
-                            "the helper channel does not answer: a window may be cached");
-    pthread_mutex_lock(&dev->table_lock);
-    for (at = &dev->windows; *at != w; at = &(*at)->next)
-        ;
-    __atomic_store_n(at, w->next, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&dev->table_lock);
-    mb__cuda_unmap_tables(dev, w);
+    take_back(dev, w);
     drop_pieces(dev, w);
     free_window(w);
 }
