@@ -11,6 +11,7 @@ PyTorch's own allocator where that is the reference.
 import argparse
 import json
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -321,13 +322,17 @@ def main():
         print("\n".join(CASES))
         return 0
     results = {}
-    for name in options.names or CASES:
-        results[name] = parent(name, options)
-        print(f"{name:<24}{results[name]['result']:<9}{results[name]['why'][:300]}", flush=True)
-    if options.json:
-        with options.json.open("a") as file:
-            file.write(json.dumps({"what": "torch-compat", "tables": options.tables or "best", "results": results})
-                       + "\n")
+    # Whoever ends this early gets what is known by then.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        for name in options.names or CASES:
+            results[name] = parent(name, options)
+            print(f"{name:<24}{results[name]['result']:<9}{results[name]['why'][:300]}", flush=True)
+    finally:
+        if options.json:
+            with options.json.open("a") as file:
+                file.write(json.dumps({"what": "torch-compat", "tables": options.tables or "best", "results": results})
+                           + "\n")
     counts = [sum(r["result"] == kind for r in results.values()) for kind in ("works", "fails", "skipped")]
     print(f"compat: {counts[0]} work, {counts[1]} fail, {counts[2]} skipped")
     return 77 if counts[2] == len(results) else 1 if counts[1] else 0
