@@ -138,8 +138,19 @@ def check_tokens():
             assert error.name == "MB_ERR_INVALID", error
         else:
             raise AssertionError(f"{none} passed for tokens")
+    for call in (lambda: cache.kv.append({other: -1}), lambda: cache.kv.append({other: 1 << 32}),
+                 lambda: cache.kv.append({1 << 64: 1}), lambda: cache.kv.reorder([other], [-1]),
+                 lambda: cache.kv.reorder([1 << 64], [0]), lambda: cache.kv.truncate(other, 1 << 32)):
+        try:
+            call()
+        except moonbright_kv.KVError as error:
+            assert error.name == "MB_ERR_INVALID" and "allowed are 0 to" in str(error), error
+        else:
+            raise AssertionError("a number that does not fit was taken")
+    cache.kv.append({})
+    cache.kv.reorder([], [])
     cache.kv.close()
-    print("ok   tokens in any form")
+    print("ok   tokens in any form, numbers that fit")
 
 
 def check_errors():

@@ -17,9 +17,11 @@ copied. Needs ctypes alone; tensors() needs PyTorch.
 """
 import array
 import ctypes
+import itertools
 import operator
 import os
 import pathlib
+import struct
 
 _HERE = pathlib.Path(__file__).resolve().parent
 
@@ -55,10 +57,6 @@ class Shape(ctypes.Structure):
     _fields_ = [("page_bytes", ctypes.c_uint64), ("block_tokens", ctypes.c_uint32), ("groups", ctypes.c_uint32),
                 ("group_layers", ctypes.c_uint32), ("token_bytes", ctypes.c_uint64), ("block_bytes", ctypes.c_uint64),
                 ("range_bytes", ctypes.c_uint64)]
-
-
-class Grow(ctypes.Structure):
-    _fields_ = [("seq", ctypes.c_uint64), ("tokens", ctypes.c_uint32)]
 
 
 class View(ctypes.Structure):
@@ -135,6 +133,27 @@ def _u32(value):
 
 def _u64(value):
     return ctypes.c_uint64(_number(value, 64))
+
+
+def _grow_list(grow):
+    """Records of struct mb_kv_grow, packed at once: one ctypes object each would take far longer than the call."""
+    try:
+        return struct.pack("=" + "QI4x" * len(grow), *itertools.chain.from_iterable(grow.items()))
+    except struct.error:
+        for seq, count in grow.items():  # one of them says what is wrong
+            _number(seq, 64)
+            _number(count, 32)
+        raise
+
+
+def _number_list(kind, bits, values):
+    """Numbers as array.array packs its `kind`."""
+    try:
+        return array.array(kind, values).tobytes()
+    except (OverflowError, TypeError):
+        for value in values:
+            _number(value, bits)
+        raise
 
 
 def _tokens(tokens):
@@ -217,8 +236,7 @@ class Cache:
 
     def append(self, grow, stream=0):
         """grow: {sequence: tokens}. One batch for all of them."""
-        wanted = (Grow * len(grow))(*[Grow(_u64(seq), _u32(count)) for seq, count in grow.items()])
-        self.lib.call("mb_kv_append", self.handle, wanted, len(grow), ctypes.c_void_p(stream))
+        self.lib.call("mb_kv_append", self.handle, _grow_list(grow), len(grow), ctypes.c_void_p(stream))
 
     def sync(self, stream=0):
         self.lib.call("mb_kv_sync", self.handle, ctypes.c_void_p(stream))
@@ -236,8 +254,7 @@ class Cache:
         count = len(seqs)
         if len(parents) != count:
             raise KVError("mb_kv_reorder", "MB_ERR_INVALID", f"{count} sequences and {len(parents)} parents")
-        self.lib.call("mb_kv_reorder", self.handle, (ctypes.c_uint64 * count)(*(_number(seq, 64) for seq in seqs)),
-                      (ctypes.c_uint32 * count)(*(_number(parent, 32) for parent in parents)), count)
+        self.lib.call("mb_kv_reorder", self.handle, _number_list("Q", 64, seqs), _number_list("I", 32, parents), count)
 
     def sleep(self, seq):
         self.lib.call("mb_kv_sleep", self.handle, _u64(seq))
