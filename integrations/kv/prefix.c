@@ -77,8 +77,8 @@ MB_API enum mb_err mb_kv_wake(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, ui
 
 /* ------------------------------------------------------------------ publish */
 
-/* The next `blocks` blocks of the slot. Of a known block a second copy stays the sequence's own: its
- * keys and values are equal only up to rounding. */
+/* The next `blocks` blocks of the slot. Of a known block a second copy stays the sequence's own:
+ * its keys and values are equal only up to rounding. */
 static enum mb_err publish(struct mb_kv *kv, struct kv_slot *slot, const int32_t *tokens,
                            uint32_t blocks)
 {

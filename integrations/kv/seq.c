@@ -424,7 +424,7 @@ static enum mb_err take_image(const struct kv_slot *of, const struct kv_slot *ta
     *image = (struct image){of->tokens, of->wanted, of->published, 0, NULL, of->deepest};
     image->same = same_places(of->want, target->want, least);
     left = of->wanted - image->same;
-    image->want = malloc((left + 1) * sizeof(*image->want));
+    image->want = calloc(left + 1, sizeof(*image->want));
     if (!image->want)
         return kv_fail(MB_ERR_HOST_MEMORY, "no host memory to note %u blocks", of->wanted);
     if (left)

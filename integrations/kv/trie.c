@@ -282,7 +282,7 @@ void kv_free_run(struct kv_run *run)
 static struct kv_run *new_run(struct mb_kv *kv, struct kv_spot parent, const int32_t *tokens,
                               uint32_t blocks)
 {
-    struct kv_run *run = NULL, **heap = kv->heap, **bucket;
+    struct kv_run *run, **heap, **bucket;
     uint32_t capacity = kv->heap_capacity;
 
     /* Letting go of a block cannot fail, so the heap has room for all runs beforehand. */

@@ -561,7 +561,7 @@ static void op_reorder(struct world *w, uint32_t draw)
     static struct text before[SEQS];
     mb_kv_seq ids[SEQS] = {0};
     uint32_t from[SEQS] = {0};
-    unsigned who[SEQS], n = 0;
+    unsigned who[SEQS] = {0}, n = 0;
 
     memcpy(before, w->seqs, sizeof(before));
     for (unsigned s = 0; s < SEQS; s++)
