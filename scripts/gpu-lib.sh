@@ -22,3 +22,10 @@ export COMMIT=$commit
 gpu_name() {
     nvidia-smi --query-gpu=name --format=csv,noheader | head -1 | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-'
 }
+
+# gpu_sources: one number for all that gpu-prepare compiles.
+gpu_sources() {
+    find CMakeLists.txt cmake include src kernels cli integrations tests bench -type f \
+        \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cc' -o -name '*.map' -o -name '*.cmake' -o -name CMakeLists.txt \) |
+        LC_ALL=C sort | xargs cat | sha256sum | cut -c1-16
+}

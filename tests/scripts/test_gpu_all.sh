@@ -11,10 +11,12 @@ expect_text "SKIP: gpu-all"
 expect 2 "$all" --stage nothing "$scratch/none"
 expect 2 "$all" --stage right --seconds
 
-mkdir -p "$scratch/tree/scripts" "$scratch/tree/ready/bin" "$scratch/bin"
+mkdir -p "$scratch"/tree/{scripts,ready/bin,cmake,include,src,kernels,cli,integrations,tests,bench} "$scratch/bin"
 cp "$all" "$MB_SOURCE_DIR/scripts/gpu-lib.sh" "$scratch/tree/scripts/"
 cd "$scratch/tree"
 echo abc1234 >ready/commit
+echo project >CMakeLists.txt
+bash -c '. scripts/gpu-lib.sh; gpu_sources' >ready/sources
 printf '#!/bin/sh\nexit 0\n' >ready/bin/moonbright
 printf '#!/bin/sh\necho "usage: gputest NAME"\nexit 2\n' >ready/gputest
 printf '#!/bin/sh\ncase $* in *name*) echo "NVIDIA H200";; esac\n' >"$scratch/bin/nvidia-smi"
@@ -49,6 +51,7 @@ unshare --mount "$scratch/seem" true 2>/dev/null || skip "no mount namespace can
 sed -i 's/step gpu-test 340 60/step gpu-test 4 1/; s/step gpu-variants 180 30/step gpu-variants 20 1/' scripts/gpu-all
 expect 1 seem scripts/gpu-all --stage right --seconds 30 out
 expect_text "FAIL gpu-test: status 137"
+case $output in *ATTENTION*) fail "what was made of this tree is said to be of another" ;; esac
 expect_text "was still there: ended"
 expect_text "ok   gpu-variants"
 expect_text "verdict: default meets 4"
@@ -63,8 +66,10 @@ grep -q "some failed or were left out" out/gpu-all.txt || fail "gpu-all.txt has 
 
 # Not enough time for the second: said, not run.
 sed -i 's/step gpu-variants 20 1/step gpu-variants 20 10/' scripts/gpu-all
+echo "changed" >>CMakeLists.txt
 expect 1 seem scripts/gpu-all --stage right --seconds 8 out2
 expect_text "left out: gpu-variants"
+expect_text "was not made of this tree"
 
 # Stopped from outside, in the middle of a step.
 expect 124 seem timeout 2 scripts/gpu-all --stage right --seconds 30 out3
