@@ -126,7 +126,7 @@ MB_API enum mb_err mb_device_count(const char *config, int *count);
  */
 MB_API enum mb_err mb_open(int ordinal, const char *config, mb_device *out);
 /* Waits for the device, returns every frame and address, reports leaks if asked to. NULL is
- * allowed. */
+ * allowed; of several threads that close a device at once, one does. */
 MB_API void mb_close(mb_device dev);
 /* Waits until everything enqueued on every stream known to MoonBright has finished. */
 MB_API enum mb_err mb_device_sync(mb_device dev);
@@ -305,8 +305,8 @@ MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_poi
 #pragma GCC diagnostic pop
 #endif
 
-/* Called after a remap has been enqueued, without locks held; must not call back into MoonBright.
- * */
+/* Called after a remap has been enqueued, without locks held; must not call back into MoonBright. It
+ * may be called for a moment after another thread has set a new one. */
 typedef void (*mb_remap_hook)(void *user, void *va, uint64_t bytes, uint64_t generation);
 MB_API enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user);
 

@@ -189,8 +189,8 @@ void mb_close(mb_device dev)
     if (mb__in_fork() || !mb__device_is_open(dev))
         return;
     mb__caller_set(__func__, NULL);
-    mb__device_close(dev);
-    let_library_go();
+    if (mb__device_close(dev))
+        let_library_go();
 }
 
 enum mb_err mb_device_sync(mb_device dev)
@@ -252,10 +252,7 @@ enum mb_err mb_event_destroy(mb_device dev, mb_event event)
     ENTER(dev);
     NEED(mb__event_of(event, dev), "mb_event_destroy: %p is no event of this device",
          (void *)event);
-    mb__lock(&dev->lock);
-    mb__event_drop(event);
-    mb__unlock(&dev->lock);
-    return MB_OK;
+    LOCKED(dev, mb__event_drop(event));
 }
 
 enum mb_err mb_event_record(mb_device dev, mb_event event, mb_stream stream)
@@ -335,7 +332,7 @@ watched_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host, mb_stream s
 static enum mb_err free_and_note(mb_device dev, void *ptr, bool host, mb_stream stream)
 {
     struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
-    uint64_t requested = block ? __atomic_load_n(&block->requested, __ATOMIC_RELAXED) : 0;
+    uint64_t requested = block ? mb__block_requested(block) : 0;
 
     if (!block || !mb__bins_free(dev, (uint64_t)(uintptr_t)ptr, block, host, stream)) {
         mb__caller_set(host ? "mb_free" : "mb_free_async", stream);
@@ -376,17 +373,20 @@ static __attribute__((noinline, cold)) enum mb_err captured(mb_device dev, mb_st
 static inline enum mb_err check_free(mb_device dev, const void *ptr, bool host, mb_stream stream)
 {
     const struct mb__block *block;
+    const struct mb_pool *pool;
 
     if (host || !mb__capturing(dev, stream))
         return MB_OK;
     block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
-    return block && block->pool->keep ? MB_OK : captured(dev, stream, "mb_free_async");
+    /* Another free may be giving the record back: then it has no pool. */
+    pool = block ? __atomic_load_n(&block->pool, __ATOMIC_RELAXED) : NULL;
+    return pool && mb__pool_keeps(pool) ? MB_OK : captured(dev, stream, "mb_free_async");
 }
 
 static inline enum mb_err do_malloc(mb_device dev, mb_pool pool, size_t bytes, bool host,
                                     mb_stream stream, void **out)
 {
-    if (!host && !pool->keep && mb__capturing(dev, stream))
+    if (!host && !mb__pool_keeps(pool) && mb__capturing(dev, stream))
         return captured(dev, stream, "mb_malloc_async");
     if (__builtin_expect(mb__watch(dev) != NULL, 0))
         return watched_malloc(dev, pool, bytes, host, stream, out);

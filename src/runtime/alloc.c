@@ -59,11 +59,21 @@ static enum mb_err block_new(struct mb_device *dev, struct mb__block **out)
 static void block_drop(struct mb_device *dev, struct mb__block *block)
 {
     mb__order_unref(block->uses);
-    /* A late reader may still try to take the state; it looks at nothing else. */
+    /* A late reader may still try to take the state, and look at these two; at nothing else. */
     __atomic_store_n(&block->state, MB__BLOCK_NONE, __ATOMIC_RELAXED);
-    memset(&block->pins, 0, sizeof(*block) - offsetof(struct mb__block, pins));
+    __atomic_store_n(&block->pins, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&block->requested, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&block->pool, NULL, __ATOMIC_RELAXED);
+    memset(&block->addr, 0, sizeof(*block) - offsetof(struct mb__block, addr));
     block->next = dev->spare_blocks;
     dev->spare_blocks = block;
+}
+
+/* The warm path takes no lock: it sees the mark, or we see what it did to the state. */
+bool mb__block_hold(struct mb__block *block)
+{
+    __atomic_store_n(&block->shown, true, __ATOMIC_SEQ_CST);
+    return __atomic_load_n(&block->state, __ATOMIC_SEQ_CST) == MB__BLOCK_LIVE;
 }
 
 void mb__blocks_fini(struct mb_device *dev)
@@ -279,14 +289,20 @@ static enum mb_err spared(struct mb__request *req)
     return from_both(req);
 }
 
-/* The lock is dropped meanwhile; a pool without blocks may be destroyed then. */
+/* The lock is dropped meanwhile; a pool without blocks may be destroyed then, and the stream. Their
+ * records stay, and serve others. */
 static enum mb_err wait_on_host(struct mb__request *req, const char *what)
 {
+    const struct mb__stream *stream = req->stream;
+    mb_stream native = stream ? stream->native : NULL;
     uint32_t id = req->pool->id;
     enum mb_err err = mb__wait_on_host(req->dev);
 
     if (!mb__pool_is_open(req->pool) || req->pool->id != id)
         return mb__fail(MB_ERR_INVALID, "another thread destroyed the pool during the request");
+    if (stream && (stream->retired || stream->native != native))
+        return mb__fail(MB_ERR_INVALID, "another thread destroyed the stream %p during the request",
+                        native);
     if (!err)
         return MB_OK;
     mb__log(MB_LOG_INFO, "runtime", "host wait for %s: %s", what, mb_error_detail());
@@ -355,10 +371,10 @@ static void publish(struct mb__request *req, uint64_t requested)
     struct mb__block *block = req->block;
     struct mb_device *dev = req->dev;
 
-    block->pool = req->pool;
+    __atomic_store_n(&block->pool, req->pool, __ATOMIC_RELAXED);
     block->stream = req->stream;
     block->bytes = req->bytes;
-    block->requested = requested;
+    __atomic_store_n(&block->requested, requested, __ATOMIC_RELAXED);
     block->generation = ++dev->generation;
     __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);
     mb__table_put(&dev->table, block->addr, block);
@@ -548,7 +564,8 @@ enum mb_err mb__bad_pointer(struct mb_device *dev, const void *ptr, const char *
                         "%s(%p): the address lies 0x%llx bytes inside the block at 0x%llx of %llu "
                         "bytes; pass the address that malloc gave",
                         call, ptr, (unsigned long long)(addr - block->addr),
-                        (unsigned long long)block->addr, (unsigned long long)block->requested);
+                        (unsigned long long)block->addr,
+                        (unsigned long long)mb__block_requested(block));
     return mb__fail(MB_ERR_NOT_FOUND, "%s(%p): no block of this device starts there", call, ptr);
 }
 
@@ -728,7 +745,7 @@ enum mb_err mb__record_stream(struct mb_device *dev, void *ptr, mb_stream native
 
     if (err)
         return err;
-    if (!block || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
+    if (!block || !mb__block_hold(block))
         return mb__bad_pointer(dev, ptr, "mb_record_stream");
     return add_use(block, stream, 0);
 }

@@ -148,7 +148,8 @@ static struct mb__bin *set_of(struct mb__shard *shard, const struct mb_pool *poo
 {
     /* Numbers, not addresses: what a set gives up must not depend on where the host put records. */
     uint64_t order = stream ? (uint64_t)stream->index + 1 : 0;
-    uint64_t key = bytes ^ (uint64_t)pool->id << 48 ^ order << 32;
+    uint64_t id = __atomic_load_n(&pool->id, __ATOMIC_RELAXED);
+    uint64_t key = bytes ^ id << 48 ^ order << 32;
 
     return shard->bins[(key * 0x9e3779b97f4a7c15u) >> 58];
 }
@@ -285,7 +286,7 @@ static bool push(struct mb_device *dev, struct mb__shard *shard, struct mb__bloc
  * the slow path, which finds out in whose order it is. */
 static bool is_ours(const struct mb__block *block, uint64_t addr, bool host)
 {
-    return block->addr == addr && !(host && block->pool->keep) &&
+    return block->addr == addr && !(host && mb__pool_keeps(block->pool)) &&
            !__atomic_load_n(&block->pins, __ATOMIC_RELAXED) &&
            !__atomic_load_n(&block->shown, __ATOMIC_SEQ_CST) &&
            !__atomic_load_n(&block->uses, __ATOMIC_RELAXED);

@@ -80,10 +80,12 @@ static struct mb_device *shell_get(void)
 
 static void shell_put(struct mb_device *dev)
 {
-    struct mb_lock lock = dev->lock;
+    const size_t head = sizeof(dev->magic), lock = offsetof(struct mb_device, lock);
+    const size_t tail = lock + sizeof(dev->lock);
 
-    memset((char *)dev + sizeof(dev->magic), 0, sizeof(*dev) - sizeof(dev->magic));
-    dev->lock = lock;
+    /* Around the lock: another device at its end may be taking it, to see whom it gave access. */
+    memset((char *)dev + head, 0, lock - head);
+    memset((char *)dev + tail, 0, sizeof(*dev) - tail);
     pthread_mutex_lock(&shells_lock);
     dev->next_shell = shells;
     shells = dev;
@@ -333,9 +335,13 @@ undo_shell:
     return err;
 }
 
-void mb__device_close(struct mb_device *dev)
+bool mb__device_close(struct mb_device *dev)
 {
-    __atomic_store_n(&dev->magic, 0, __ATOMIC_RELEASE);
+    uint32_t open = MB__DEVICE_MAGIC;
+
+    if (!__atomic_compare_exchange_n(&dev->magic, &open, 0, false, __ATOMIC_ACQ_REL,
+                                     __ATOMIC_RELAXED))
+        return false;
     mb__handles_del(&live, dev);
     delist(dev);
     mb__access_end(dev);
@@ -346,6 +352,7 @@ void mb__device_close(struct mb_device *dev)
     close_parts(dev);
     dev->hw->ops->close(dev->hw);
     free_records(dev);
+    return true;
 }
 
 enum mb_err mb__device_sync(struct mb_device *dev)

@@ -42,7 +42,7 @@ enum mb_err mb__pointer_info(struct mb_device *dev, const void *ptr, struct mb_p
                         ptr);
     *out = (struct mb_pointer_info){
         .base = (void *)(uintptr_t)block->addr,
-        .bytes = block->requested,
+        .bytes = mb__block_requested(block),
         .generation = block->generation,
         .driver_visible = !block->window && dev->hw->caps.home_by_driver,
     };

@@ -41,11 +41,13 @@ static void pool_discard(struct mb_pool *pool)
     pool->dev->spare_pools = pool;
 }
 
-/* Who came too late still finds the device in it, and with the device the lock. */
+/* Who came too late still finds the device in it, and with the device the lock; and may be on its
+ * way through the warm path. */
 static void pool_clear(struct mb_pool *pool)
 {
     const size_t kept = offsetof(struct mb_pool, prev);
 
+    __atomic_store_n(&pool->keep, false, __ATOMIC_RELAXED);
     memset((char *)pool + kept, 0, sizeof(*pool) - kept);
 }
 
@@ -54,17 +56,18 @@ enum mb_err mb__pool_new(struct mb_device *dev, struct mb_pool **out)
     struct mb_pool *pool = dev->spare_pools;
 
     mb__fold(dev); /* no shard lists an account that is cleared now */
-    if (pool)
+    if (pool) {
         dev->spare_pools = pool->next;
-    else
+    } else {
         pool = mb__calloc_apart(1, sizeof(*pool));
-    if (!pool)
-        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a pool");
+        if (!pool)
+            return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a pool");
+        pool->dev = dev;
+    }
     pool_clear(pool);
-    pool->dev = dev;
     for (unsigned s = 0; s < MB__SHARDS; s++)
         pool->accounts[s].pool = pool;
-    pool->id = ++dev->next_pool_id;
+    __atomic_store_n(&pool->id, ++dev->next_pool_id, __ATOMIC_RELAXED);
     mb__heap_init(&pool->heap);
     pool->apart.apart = true;
     pool->release_threshold = UINT64_MAX;
@@ -389,6 +392,7 @@ void mb__pools_after_sync(struct mb_device *dev)
 static enum mb_err empty(struct mb_pool *pool)
 {
     struct mb_device *dev = pool->dev;
+    uint32_t id = pool->id;
     enum mb_err err;
 
     if (pool->apart.free_bytes)
@@ -399,7 +403,8 @@ static enum mb_err empty(struct mb_pool *pool)
     err = mb__wait_on_host(dev);
     if (err)
         return err;
-    if (!mb__pool_is_open(pool))
+    /* Its record may be another pool's by now. */
+    if (!mb__pool_is_open(pool) || pool->id != id)
         return mb__fail(MB_ERR_INVALID, "mb_pool_destroy: another thread destroyed the pool");
     mb__bins_flush(dev, pool);
     mb__promote(pool, true);
@@ -487,7 +492,7 @@ static enum mb_err set_keep(struct mb_pool *pool, uint64_t value)
                                               "graph would not see; leave it out");
     if (value && !pool->keep && pool->heap.total_bytes)
         return mb__fail(MB_ERR_BUSY, "MB_POOL_KEEP is set before the first block of a pool");
-    pool->keep = value;
+    __atomic_store_n(&pool->keep, value != 0, __ATOMIC_RELAXED);
     return MB_OK;
 }
 

@@ -30,7 +30,7 @@ static void resized(struct mb_device *dev, struct mb__block *block, uint64_t req
     int64_t more_bytes = (int64_t)(bytes - block->bytes);
 
     mb__fold(block->pool->dev);
-    block->requested = requested;
+    __atomic_store_n(&block->requested, requested, __ATOMIC_RELAXED);
     block->bytes = bytes;
     mb__account(block->pool, 0, more_requested, more_bytes);
     mb__note_frames(dev);
@@ -167,26 +167,37 @@ struct old_block {
         *stream; /* of the allocation; records of streams live as long as the device */
 };
 
-static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t requested, void **out,
-                              struct old_block *old)
+static enum mb_err resize_watched(struct mb_device *dev, struct mb__block *block,
+                                  uint64_t requested)
 {
-    struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
     enum mb_err err;
 
-    if (!block || __atomic_load_n(&block->state, __ATOMIC_ACQUIRE) != MB__BLOCK_LIVE)
-        return mb__bad_pointer(dev, ptr, "mb_realloc");
-    *old = (struct old_block){block->requested, block->pool, block->stream};
-    if (requested > dev->hw->caps.total_bytes)
-        return MB_ERR_NO_MEMORY; /* rounding must not wrap; malloc tells and counts it */
-    if (block->pins)
-        return MB_ERR_NO_MEMORY; /* aliases show its frames: leave them alone */
     mb__watch_note(dev, MB_HOOK_FREE, block->addr, block->requested, NULL);
     mb__watch_hide(dev, block);
     err = resize(dev, block, requested);
     mb__watch_show(dev, block);
     mb__watch_note(dev, MB_HOOK_MALLOC, block->addr, block->requested, NULL);
+    return err;
+}
+
+static enum mb_err try_resize(struct mb_device *dev, void *ptr, uint64_t requested, void **out,
+                              struct old_block *old)
+{
+    struct mb__block *block = mb__table_get(&dev->table, (uint64_t)(uintptr_t)ptr);
+    uint32_t live = MB__BLOCK_LIVE;
+    enum mb_err err = MB_ERR_NO_MEMORY;
+
+    /* Until it is live again, a free of the block comes to the lock and waits. */
+    if (!block || !__atomic_compare_exchange_n(&block->state, &live, MB__BLOCK_PINNED, false,
+                                               __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+        return mb__bad_pointer(dev, ptr, "mb_realloc");
+    *old = (struct old_block){block->requested, block->pool, block->stream};
+    /* Rounding must not wrap; malloc tells and counts it. What aliases show is left alone. */
+    if (requested <= dev->hw->caps.total_bytes && !block->pins)
+        err = resize_watched(dev, block, requested);
     if (!err)
         *out = (void *)(uintptr_t)block->addr;
+    __atomic_store_n(&block->state, MB__BLOCK_LIVE, __ATOMIC_RELEASE);
     return err;
 }
 

@@ -123,7 +123,7 @@ struct mb__stream {
 };
 
 struct mb_event {
-    struct mb_device *dev;
+    struct mb_device *dev;     /* NULL: destroyed; atomic, written under the lock */
     struct mb__stream *stream; /* NULL: never recorded */
     uint64_t ticket;           /* of `stream` */
     struct mb_hw_fence fence;
@@ -144,14 +144,15 @@ enum mb__block_state {
 struct mb__block {
     /* Two threads' blocks share no line, nor a pair of lines that processors fetch together. */
     _Alignas(MB__APART) uint32_t state; /* enum mb__block_state; atomic: a free wins by exchange */
-    uint32_t pins;        /* pages elsewhere that show this block's frames; lock; atomic */
+    uint32_t pins; /* pages elsewhere that show this block's frames; lock; atomic */
+    /* These two are looked at by whoever has found the record in the table, without a lock. */
+    uint64_t requested;   /* as the caller asked; written by whoever changes the state; atomic */
+    struct mb_pool *pool; /* constant while not NONE; atomic */
     uint64_t addr;        /* as given to the caller */
     uint64_t zone_bytes;  /* red zone on either side, part of bytes; 0 mostly */
     uint64_t bytes;       /* sum of the pieces */
-    uint64_t requested;   /* as the caller asked; shard's lock or lock, whoever changes the state */
     uint64_t ticket;      /* binned: what the free carried */
     uint64_t generation;  /* of the mapping at addr; grows with remaps */
-    struct mb_pool *pool; /* constant while not NONE */
     struct mb__stream *stream; /* of the allocation, or after a free of that; NULL: the host */
     struct mb__node *pieces;   /* used nodes in block order */
     struct mb__window *window; /* NULL: the block lies at its home addresses */
@@ -159,13 +160,18 @@ struct mb__block {
                                ticket 0, or on which aliases were unmapped, with the ticket of that.
                                After the free: the joint order, the stream of the free included */
     struct mb__block *next; /* of a bin, or of the unused records */
-    bool shown; /* frames were to be shown elsewhere at least once: frees take the lock; atomic */
+    bool shown;             /* mb__block_hold() was called: frees take the lock; atomic */
     /* What mb__vm_look() said when it was last asked; lock. */
     bool look_in_a_row;
     uint32_t look_refs, look_pages;
     uint64_t look_changes; /* 0: never asked */
 };
 _Static_assert(sizeof(struct mb__block) == MB__APART, "two lines per block");
+
+static inline uint64_t mb__block_requested(const struct mb__block *block)
+{
+    return __atomic_load_n(&block->requested, __ATOMIC_RELAXED);
+}
 
 /* Behind the last byte of the block's memory, red zones included. */
 static inline uint64_t mb__block_end(const struct mb__block *block)
@@ -253,8 +259,9 @@ struct mb_pool {
     /* What the warm path reads, and what the slow one writes, lie apart. */
     _Alignas(MB__APART) uint32_t magic; /* MB__POOL_MAGIC while open; atomic; records live as long
                                            as their device */
-    uint32_t id;                        /* owner tag of its frames */
-    struct mb_device *dev;
+    uint32_t id;                        /* owner tag of its frames; lock; atomic */
+    struct mb_device *dev;              /* the record's, open or spare */
+    bool keep; /* MB_POOL_KEEP: memory and addresses stay the pool's own; lock; atomic */
     struct mb_pool *prev, *next; /* of mb_device.pools */
     _Alignas(MB__APART) struct mb__heap heap;
     struct mb__lane ready;   /* usable by anybody */
@@ -269,7 +276,6 @@ struct mb_pool {
     uint64_t limit_bytes;       /* 0: none */
     uint64_t release_threshold; /* bytes */
     bool follow_events, opportunistic, internal_deps;
-    bool keep;               /* MB_POOL_KEEP: memory and addresses stay the pool's own */
     struct mb__live base;    /* live, without what the shards' accounts say */
     struct mb__live excess;  /* while accounts are brought in: how far one shard was above them */
     struct mb_pool *settled; /* while accounts are brought in: next pool of which any was */
@@ -278,6 +284,11 @@ struct mb_pool {
     uint64_t stitched_live;
     struct mb__account accounts[MB__SHARDS]; /* each by its shard's lock */
 };
+
+static inline bool mb__pool_keeps(const struct mb_pool *pool)
+{
+    return __atomic_load_n(&pool->keep, __ATOMIC_RELAXED);
+}
 
 struct mb__counters {
     uint64_t failed_requests, stitches, window_hits, grows, trims, waits;
@@ -364,7 +375,8 @@ struct mb__request {
 /* True in a fork of the process that opened devices. */
 bool mb__in_fork(void);
 enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **out);
-void mb__device_close(struct mb_device *dev);
+/* False: another thread closes it. */
+bool mb__device_close(struct mb_device *dev);
 enum mb_err mb__device_sync(struct mb_device *dev);
 bool mb__device_is_open(const struct mb_device *dev);
 /* Ordinal of another open device whose block or mapping holds the address; -1: none. Takes that
@@ -428,7 +440,8 @@ enum mb_err mb__stream_create(struct mb_device *dev, mb_stream *out);
 enum mb_err mb__stream_destroy(struct mb_device *dev, mb_stream native);
 enum mb_err mb__event_new(struct mb_device *dev, mb_event *out);
 bool mb__event_of(const struct mb_event *event, const struct mb_device *dev);
-void mb__event_drop(struct mb_event *event);
+/* MB_ERR_INVALID: another thread was first. */
+enum mb_err mb__event_drop(struct mb_event *event);
 void mb__streams_fini(struct mb_device *dev);
 void mb__events_fini(struct mb_device *dev);
 enum mb_err mb__stream_sync(struct mb_device *dev, mb_stream native);
@@ -482,6 +495,9 @@ enum mb_err mb__malloc(struct mb_device *dev, struct mb_pool *pool, uint64_t req
                        mb_stream native, void **out);
 enum mb_err mb__free(struct mb_device *dev, void *ptr, bool host, mb_stream native);
 enum mb_err mb__record_stream(struct mb_device *dev, void *ptr, mb_stream native);
+/* From now on the block's frees take the lock. False: one came first, the block is not live. Lock
+ * held. */
+bool mb__block_hold(struct mb__block *block);
 /* Frees the records of all blocks, live ones too, at close. */
 void mb__blocks_fini(struct mb_device *dev);
 /* Returns a block's pieces and window; it is in no table and no account. Lock held. */

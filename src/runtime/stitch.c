@@ -678,7 +678,7 @@ enum mb_err mb__stitch_longer(struct mb_device *dev, struct mb__block *block, ui
     move_to_window(&req, window, own, rest);
     mb__fold(block->pool->dev);
     mb__account(block->pool, 0, (int64_t)(requested - block->requested), (int64_t)more);
-    block->requested = requested;
+    __atomic_store_n(&block->requested, requested, __ATOMIC_RELAXED);
     block->bytes = bytes;
     mb__note_frames(dev);
     return MB_OK;

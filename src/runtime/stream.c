@@ -10,7 +10,8 @@
  *   otherwise            after a wait that we insert, if the pool allows it
  *
  * Fences are recorded when somebody wants the memory, not at each free: a free costs no device
- * call. The price is that the point recorded lies later than the free.
+ * call. The price is that the point recorded lies later than the free. The ticket is closed before
+ * the fence is recorded, never after: see end_ticket().
  *
  * Locking: everything here runs under the device's lock, except reading a ticket.
  * Trade-offs: a retired stream keeps its record and lanes until its memory has been used up; its
@@ -100,26 +101,37 @@ enum mb_err mb__not_captured(const struct mb_device *dev, mb_stream native)
 
 /* ------------------------------------------------------------------ tickets and clocks */
 
-/* Records a fence and closes the open ticket with it. */
+/* Closes the open ticket and returns it; the fence behind it is recorded next. In this order, as
+ * the warm path reads the ticket without the lock: a free that carries the old number had its work
+ * enqueued before the fence, one that came later carries the new number, which this fence does not
+ * promise. Without a fence the number is covered by the next that is recorded. */
+static uint64_t end_ticket(struct mb__stream *stream)
+{
+    return __atomic_fetch_add(&stream->ticket, 1, __ATOMIC_SEQ_CST);
+}
+
+/* Closes the open ticket and records a fence behind it. */
 static enum mb_err close_ticket(struct mb_device *dev, struct mb__stream *stream)
 {
     struct mb__point *point;
     struct mb_hw_fence fence;
+    uint64_t ticket;
     enum mb_err err = mb__not_captured(dev, stream->native);
 
     /* A fence in a capture would pass at every replay, and not before the first. */
-    if (!err)
-        err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
+    if (err)
+        return err;
+    ticket = end_ticket(stream);
+    err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
     if (err)
         return err;
     mb__stream_poll(dev, stream);
     if (stream->point_count == MB__POINTS)
         stream->point_count--; /* the newest gives way; those before it pass sooner */
     point = &stream->points[stream->point_count++];
-    point->ticket = stream->ticket;
+    point->ticket = ticket;
     point->raises = stream->raises;
     point->fence = fence;
-    __atomic_store_n(&stream->ticket, stream->ticket + 1, __ATOMIC_RELAXED);
     return MB_OK;
 }
 
@@ -464,11 +476,14 @@ enum mb_err mb__stream_destroy(struct mb_device *dev, mb_stream native)
 
     if (!stream || !native || stream == dev->own)
         return mb__fail(MB_ERR_NOT_FOUND, "%p is no stream that this device has seen", native);
+    /* Forgotten first: what the warm path frees on it from now on comes to this lock, and finds no
+     * stream. Behind the flush it would stay in a bin, which the next stream with this record
+     * would serve itself from. */
+    mb__bins_forget_stream(dev, stream);
     mb__bins_flush(dev, NULL);
     err = close_ticket(dev, stream);
     if (err)
         return err;
-    mb__bins_forget_stream(dev, stream);
     mb__map_del(&dev->by_native, (uint64_t)(uintptr_t)native, NULL);
     stream->retired = true;
     dev->hw->ops->stream_close(dev->hw, stream->hw);
@@ -506,22 +521,20 @@ enum mb_err mb__stream_sync(struct mb_device *dev, mb_stream native)
 {
     struct mb__stream *stream;
     struct mb_hw_fence fence;
-    uint64_t ticket;
+    uint64_t ticket = 0;
     enum mb_err err;
 
     mb__lock(&dev->lock);
     err = mb__not_captured(dev, native);
     if (!err)
         err = mb__stream_get(dev, native, &stream);
-    if (!err)
+    if (!err) {
+        ticket = end_ticket(stream);
         err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
-    if (err) {
-        mb__unlock(&dev->lock);
-        return err;
     }
-    ticket = stream->ticket;
-    __atomic_store_n(&stream->ticket, ticket + 1, __ATOMIC_RELAXED);
     mb__unlock(&dev->lock);
+    if (err)
+        return err;
     err = dev->hw->ops->fence_wait_host(dev->hw, fence, 0);
     if (err)
         return err;
@@ -543,13 +556,21 @@ __attribute__((destructor)) static void forget_events(void)
     mb__handles_fini(&live);
 }
 
+/* Who looks at it without the lock reads `dev`, which is NULL. */
+static void event_clear(struct mb_event *event)
+{
+    const size_t kept = offsetof(struct mb_event, stream);
+
+    memset((char *)event + kept, 0, sizeof(*event) - kept);
+}
+
 enum mb_err mb__event_new(struct mb_device *dev, mb_event *out)
 {
     struct mb_event *event = dev->spare_events;
 
     if (event) {
         dev->spare_events = event->next;
-        *event = (struct mb_event){0};
+        event_clear(event);
     } else {
         event = calloc(1, sizeof(*event));
     }
@@ -574,12 +595,19 @@ bool mb__event_of(const struct mb_event *event, const struct mb_device *dev)
     return mb__handles_has(&live, event) && __atomic_load_n(&event->dev, __ATOMIC_ACQUIRE) == dev;
 }
 
-void mb__event_drop(struct mb_event *event)
+/* The handle was looked at before the lock was taken. */
+static enum mb_err event_gone(const struct mb_event *event)
+{
+    return mb__fail(MB_ERR_INVALID, "%p is no event any more: another thread destroyed it",
+                    (const void *)event);
+}
+
+enum mb_err mb__event_drop(struct mb_event *event)
 {
     struct mb_device *dev = event->dev;
 
-    if (!dev) /* another thread was first */
-        return;
+    if (!dev)
+        return event_gone(event);
     if (event->prev)
         event->prev->next = event->next;
     else
@@ -593,13 +621,7 @@ void mb__event_drop(struct mb_event *event)
     event->prev = NULL;
     event->next = dev->spare_events;
     dev->spare_events = event;
-}
-
-/* The handle was looked at before the lock was taken. */
-static enum mb_err event_gone(const struct mb_event *event)
-{
-    return mb__fail(MB_ERR_INVALID, "%p is no event any more: another thread destroyed it",
-                    (const void *)event);
+    return MB_OK;
 }
 
 enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
@@ -607,7 +629,7 @@ enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
     struct mb_device *dev = event->dev;
     struct mb__stream *stream;
     struct mb_hw_fence fence;
-    uint64_t *clock = NULL;
+    uint64_t *clock = NULL, ticket;
     enum mb_err err;
 
     if (!dev)
@@ -621,6 +643,7 @@ enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
             return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for the clock of an event");
         memcpy(clock, stream->clock, stream->clock_count * sizeof(*clock));
     }
+    ticket = end_ticket(stream);
     err = dev->hw->ops->fence_record(dev->hw, stream->hw, &fence);
     if (err) {
         free(clock);
@@ -631,8 +654,7 @@ enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
     event->clock_count = stream->clock_count;
     event->stream = stream;
     event->fence = fence;
-    event->ticket = stream->ticket;
-    __atomic_store_n(&stream->ticket, stream->ticket + 1, __ATOMIC_RELAXED);
+    event->ticket = ticket;
     return MB_OK;
 }
 

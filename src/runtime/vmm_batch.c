@@ -183,12 +183,7 @@ struct mb__block *mb__block_to_show(struct mb_device *dev, uint64_t src)
 {
     struct mb__block *block = mb__block_holding(dev, src);
 
-    if (!block)
-        return NULL;
-    __atomic_store_n(&block->shown, true, __ATOMIC_SEQ_CST);
-    if (__atomic_load_n(&block->state, __ATOMIC_SEQ_CST) != MB__BLOCK_LIVE)
-        return NULL; /* a free came first */
-    return block;
+    return block && mb__block_hold(block) ? block : NULL;
 }
 
 /* Aliases up to `most` pages of the block that holds src; *count: how many. */

@@ -124,6 +124,11 @@ static uint64_t handle_key(const struct mb_mem *mem)
     return (uint64_t)(uintptr_t)mem;
 }
 
+static enum mb_err no_list(uint64_t frames)
+{
+    return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %" PRIu64 " frames", frames);
+}
+
 enum mb_err mb__vmm_create(struct mb_device *dev, uint64_t bytes, mb_mem *out)
 {
     uint64_t frames = bytes / FRAME + (bytes % FRAME != 0);
@@ -136,22 +141,24 @@ enum mb_err mb__vmm_create(struct mb_device *dev, uint64_t bytes, mb_mem *out)
                         "%" PRIu64 " bytes of memory were asked for; the device has %" PRIu64,
                         bytes, dev->hw->caps.total_bytes);
     mem = mem_new(frames);
-    if (!mem || mb__map_put(&vmm->by_handle, handle_key(mem), 1)) {
-        free(mem);
-        return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a list of %" PRIu64 " frames",
-                        frames);
-    }
+    if (!mem)
+        return no_list(frames);
     err = mb__mem_frames(dev, mem->count, mem->homes, mem->pfns);
     if (err) {
-        (void)mb__map_del(&vmm->by_handle, handle_key(mem), NULL);
         free(mem);
         return err;
+    }
+    /* Known only now: the lock may have been dropped, and the handle be an old one of somebody's. */
+    vmm->bytes += frames * FRAME;
+    if (mb__map_put(&vmm->by_handle, handle_key(mem), 1)) {
+        mb__mem_give_back(dev, mem, 0, mem->count);
+        free(mem);
+        return no_list(frames);
     }
     mem->next = vmm->mems;
     if (mem->next)
         mem->next->prev = mem;
     vmm->mems = mem;
-    vmm->bytes += frames * FRAME;
     mb__note_usage(dev);
     *out = mem;
     return MB_OK;

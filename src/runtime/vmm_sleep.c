@@ -162,12 +162,14 @@ static uint32_t count_asleep(const struct page *page, uint32_t count)
     return asleep;
 }
 
-/* While frames were waited for, another thread may have changed the range. */
+/* While frames were waited for, another thread may have changed the range, or begun a capture. */
 static enum mb_err look_again(struct mb_device *dev, void *va, uint64_t bytes, uint32_t asleep,
-                              struct reservation **where, uint32_t *first)
+                              mb_stream native, struct reservation **where, uint32_t *first)
 {
     enum mb_err err = locate(dev, va, bytes, where);
 
+    if (!err)
+        err = mb__not_captured(dev, native);
     if (err)
         return err;
     *first = (uint32_t)(((uint64_t)(uintptr_t)va - (*where)->va.addr) / FRAME);
@@ -197,7 +199,7 @@ enum mb_err mb__vmm_wake(struct mb_device *dev, void *va, uint64_t bytes, mb_str
     if (err)
         goto done;
     mb__batch_begin(dev->vmm);
-    err = look_again(dev, va, bytes, asleep, &where, &first);
+    err = look_again(dev, va, bytes, asleep, native, &where, &first);
     if (!err)
         err = mb__stream_get(dev, native, &stream);
     if (!err)
