@@ -9,6 +9,8 @@
  * Locking   `lock` guards opening; an open device never changes, so it is read without. Counters
  *           are atomic. pools.c and sleep.c have locks of their own; none is held while another is
  *           taken, nor while MoonBright is called with work for the device.
+ * Fork      A handler marks the child. There nobody takes a lock of the plug-in's: a thread of the
+ *           parent, which the child does not have, may have held it.
  * End       Devices stay open until the process ends: tensors are freed by exit handlers whose
  *           order nobody knows.
  */
@@ -55,6 +57,30 @@ enum mb_err mb__torch_fail(enum mb_err err, const char *format, ...)
 
 /* ------------------------------------------------------------------ devices */
 
+static _Atomic bool forked; /* set in a child, which has one thread then */
+static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
+
+static void mark_child(void)
+{
+    atomic_store(&forked, true);
+}
+
+static void watch_forks(void)
+{
+    (void)pthread_atfork(NULL, NULL, mark_child);
+}
+
+bool mb__torch_forked(void)
+{
+    return atomic_load_explicit(&forked, memory_order_relaxed);
+}
+
+enum mb_err mb__torch_in_child(void)
+{
+    return mb__torch_fail(MB_ERR_FORKED, "MoonBright cannot be used in a forked child; start "
+                                         "workers with the `spawn` method");
+}
+
 mb_device mb__torch_open_device(int device)
 {
     if (device < 0 || device >= MB__TORCH_DEVICES)
@@ -74,6 +100,9 @@ enum mb_err mb__torch_device(int device, mb_device *out)
     if (device < 0 || device >= MB__TORCH_DEVICES)
         return mb__torch_fail(MB_ERR_INVALID, "device %d: allowed are 0 to %d", device,
                               MB__TORCH_DEVICES - 1);
+    (void)pthread_once(&fork_once, watch_forks);
+    if (mb__torch_forked())
+        return mb__torch_in_child();
     pthread_mutex_lock(&lock);
     dev = atomic_load_explicit(&devices[device], memory_order_relaxed);
     if (!dev)
@@ -124,9 +153,7 @@ static enum mb_err malloc_failed(enum mb_err err, size_t bytes, int device)
                               "%s",
                               bytes, device, mb_error_name(err), mb_error_detail());
     if (err == MB_ERR_FORKED)
-        return mb__torch_fail(err,
-                              "MoonBright cannot be used in a forked child; start workers with "
-                              "the `spawn` method");
+        return mb__torch_in_child();
     return mb__torch_fail(err, "MoonBright: allocating %zu bytes on device %d: %s: %s", bytes,
                           device, mb_error_name(err), mb_error_detail());
 }

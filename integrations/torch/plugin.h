@@ -39,6 +39,10 @@ enum mb_err mb__torch_fail(enum mb_err err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
 /* core.c */
+/* In a child of fork()? Asked before a lock is taken. */
+bool mb__torch_forked(void);
+/* MB_ERR_FORKED with its text. */
+enum mb_err mb__torch_in_child(void);
 enum mb_err mb__torch_device(int device, mb_device *out);
 mb_device mb__torch_open_device(int device); /* NULL: not open */
 enum mb_err mb__torch_malloc(size_t bytes, int device, void *stream, void **out);
@@ -62,6 +66,7 @@ enum mb_err mb__torch_pool_begin(int device, struct mb__torch_id id,
 enum mb_err mb__torch_pool_end(int device, struct mb__torch_id id);
 enum mb_err mb__torch_pool_release(int device, struct mb__torch_id id);
 /* True if some collection is under way and takes this allocation; then *out has its pool. */
+/* Nothing in a forked child. */
 bool mb__torch_pool_match(int device, void *stream, mb_pool *out);
 /* Destroys released pools whose last block is gone. */
 void mb__torch_pool_sweep(void);
@@ -71,7 +76,7 @@ void mb__torch_pool_counts(uint64_t *pools, uint64_t *retired);
 bool mb__torch_sleeper_wanted(size_t bytes);
 enum mb_err mb__torch_sleeper_malloc(mb_device dev, int device, size_t bytes, void *stream,
                                      void **out);
-/* False: not a sleeper's block; nothing was done. */
+/* False: not a sleeper's block, or a forked child; nothing was done. */
 bool mb__torch_sleeper_free(mb_device dev, void *ptr, void *stream, enum mb_err *err);
 bool mb__torch_sleeper_record(void *ptr, void *stream, enum mb_err *err);
 bool mb__torch_sleeper_base(const void *ptr, void **base, size_t *bytes);

@@ -82,6 +82,10 @@ enum mb_err mb__torch_pool_begin(int device, struct mb__torch_id id,
     struct pool **link, *pool;
     enum mb_err err = MB_OK;
 
+    if (mb__torch_forked()) {
+        filter->destroy(filter->user);
+        return mb__torch_in_child();
+    }
     pthread_mutex_lock(&lock);
     link = find(device, id);
     pool = *link;
@@ -115,6 +119,8 @@ enum mb_err mb__torch_pool_end(int device, struct mb__torch_id id)
     struct pool *pool;
     enum mb_err err = MB_OK;
 
+    if (mb__torch_forked())
+        return mb__torch_in_child();
     pthread_mutex_lock(&lock);
     pool = *find(device, id);
     if (pool && pool->collecting) {
@@ -149,6 +155,8 @@ static void sweep(void)
 
 void mb__torch_pool_sweep(void)
 {
+    if (mb__torch_forked())
+        return;
     pthread_mutex_lock(&lock);
     if (retired_count)
         sweep();
@@ -160,6 +168,8 @@ enum mb_err mb__torch_pool_release(int device, struct mb__torch_id id)
     struct pool *pool;
     enum mb_err err = MB_OK;
 
+    if (mb__torch_forked())
+        return mb__torch_in_child();
     pthread_mutex_lock(&lock);
     pool = *find(device, id);
     if (!pool) {
@@ -182,7 +192,7 @@ bool mb__torch_pool_match(int device, void *stream, mb_pool *out)
 {
     bool found = false;
 
-    if (!atomic_load_explicit(&collecting, memory_order_acquire))
+    if (!atomic_load_explicit(&collecting, memory_order_acquire) || mb__torch_forked())
         return false;
     pthread_mutex_lock(&lock);
     for (struct pool *pool = list; pool && !found; pool = pool->next) {
@@ -198,6 +208,9 @@ bool mb__torch_pool_match(int device, void *stream, mb_pool *out)
 
 void mb__torch_pool_counts(uint64_t *pools, uint64_t *retired)
 {
+    *pools = *retired = 0;
+    if (mb__torch_forked())
+        return;
     pthread_mutex_lock(&lock);
     *pools = in_use;
     *retired = retired_count;

@@ -86,6 +86,8 @@ enum mb_err mb_torch_tag(const char *tag)
 
     if (tag && !*tag)
         return mb__torch_fail(MB_ERR_INVALID, "a tag has at least one character");
+    if (mb__torch_forked())
+        return mb__torch_in_child();
     if (tag) {
         pthread_mutex_lock(&lock);
         name = intern(tag, true);
@@ -99,7 +101,7 @@ enum mb_err mb_torch_tag(const char *tag)
 
 bool mb__torch_sleeper_wanted(size_t bytes)
 {
-    return thread_tag && bytes >= MB_TORCH_SLEEPER_BYTES;
+    return thread_tag && !mb__torch_forked() && bytes >= MB_TORCH_SLEEPER_BYTES;
 }
 
 uint64_t mb__torch_sleeper_count(void)
@@ -191,7 +193,7 @@ bool mb__torch_sleeper_free(mb_device dev, void *ptr, void *stream, enum mb_err 
     struct sleeper **link, *s;
     enum mb_err err;
 
-    if (!atomic_load_explicit(&count, memory_order_acquire))
+    if (!atomic_load_explicit(&count, memory_order_acquire) || mb__torch_forked())
         return false;
     pthread_mutex_lock(&lock);
     link = find(ptr);
@@ -224,7 +226,7 @@ bool mb__torch_sleeper_record(void *ptr, void *stream, enum mb_err *err)
     struct sleeper *s;
     unsigned i = 0;
 
-    if (!atomic_load_explicit(&count, memory_order_acquire))
+    if (!atomic_load_explicit(&count, memory_order_acquire) || mb__torch_forked())
         return false;
     pthread_mutex_lock(&lock);
     s = *find(ptr);
@@ -250,7 +252,7 @@ bool mb__torch_sleeper_base(const void *ptr, void **base, size_t *bytes)
     uintptr_t at = (uintptr_t)ptr;
     bool found = false;
 
-    if (!atomic_load_explicit(&count, memory_order_acquire))
+    if (!atomic_load_explicit(&count, memory_order_acquire) || mb__torch_forked())
         return false;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < BUCKETS && !found; i++) {
@@ -294,6 +296,8 @@ static enum mb_err turn_all(int device, const char *tag, bool asleep, uint64_t *
     if (!tag || !dev)
         return mb__torch_fail(MB_ERR_INVALID, tag ? "device %d is not open" : "device %d: no tag",
                               device);
+    if (mb__torch_forked())
+        return mb__torch_in_child();
     err = mb_device_sync(dev);
     pthread_mutex_lock(&lock);
     name = intern(tag, false);

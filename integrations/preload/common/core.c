@@ -125,6 +125,11 @@ static void in_child(void)
     atomic_store(&forked, true);
 }
 
+bool core_forked(void)
+{
+    return atomic_load(&forked);
+}
+
 mb_device core_opened(int ordinal)
 {
     if (ordinal < 0 || ordinal >= CORE_DEVICES || atomic_load(&forked))
@@ -198,13 +203,13 @@ bool core_serves(int ordinal)
 
 void core_close(int ordinal)
 {
-    mb_device dev = core_opened(ordinal);
+    mb_device dev;
 
-    if (ordinal < 0 || ordinal >= CORE_DEVICES)
+    if (ordinal < 0 || ordinal >= CORE_DEVICES || atomic_load(&forked))
         return;
     core_enter();
     pthread_mutex_lock(&open_lock);
-    atomic_store(&slots[ordinal].dev, NULL);
+    dev = atomic_exchange(&slots[ordinal].dev, NULL);
     slots[ordinal].tried = false;
     if (dev)
         mb_close(dev);

@@ -172,6 +172,8 @@ static bool pool_from(cu_ptr *ptr, size_t bytes, cu_pool *handle, void *stream, 
 
     *result = CU_OK;
     *from = (struct source){.dev = NULL};
+    if (!ours && cuda_pool_dead(*handle))
+        *result = CU_INVALID_VALUE;
     if (!ours)
         return false;
     from->pool = ptr && bytes ? cuda_pool_open(ours) : NULL;
@@ -213,12 +215,12 @@ static mb_device holder(cu_ptr ptr, int *ordinal)
 {
     mb_device dev = NULL;
 
-    if (core_inside())
+    if (core_inside() || core_forked())
         return NULL;
     *ordinal = held_take(ptr);
     if (*ordinal >= 0)
         dev = core_opened(*ordinal);
-    if (*ordinal >= 0 && !dev) /* in a child of fork() */
+    if (*ordinal >= 0 && !dev) /* its device is being closed */
         (void)held_add(ptr, *ordinal);
     return dev;
 }
@@ -257,7 +259,7 @@ static int free_on(cu_ptr ptr, void *stream, enum cuda_zero zero, bool *ours)
     mb_device dev;
     int result, ordinal;
 
-    *ours = !core_inside() && held_find(ptr) >= 0;
+    *ours = !core_inside() && !core_forked() && held_find(ptr) >= 0;
     if (!*ours)
         return CU_OK;
     if (cuda_capturing(named(stream, zero))) {

@@ -94,7 +94,7 @@ int cuda_result(enum mb_err err)
 /* All of the device's memory goes with its context, so MoonBright's device does first. */
 static void before_reset(int device)
 {
-    if (device < 0 || device >= CORE_DEVICES || core_inside())
+    if (device < 0 || device >= CORE_DEVICES || core_inside() || core_forked())
         return;
     core_close(device);
     held_forget(device);

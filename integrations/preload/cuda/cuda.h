@@ -202,6 +202,8 @@ bool cuda_capturing(void *stream);
 struct cuda_pool;
 /* The pool of ours behind a handle, or NULL. */
 struct cuda_pool *cuda_pool_of(cu_pool handle);
+/* Is it a handle of ours whose pool is gone? The driver would follow it. */
+bool cuda_pool_dead(cu_pool handle);
 /* What cuMemAllocAsync takes memory from on this device: ours, or NULL with *vendor: the driver. */
 struct cuda_pool *cuda_pool_current(int ordinal, bool *vendor);
 /* MoonBright's pool; opens the device. NULL: the driver serves the device. */

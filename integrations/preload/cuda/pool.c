@@ -5,25 +5,28 @@
  * How       A handle of ours is the address of a record in a list; any other is the driver's. Each
  *           device has one for its default pool, which opens the device only when it is used.
  *           Pools that other processes shall import, and pools of host memory, are the driver's.
- * Locking   `lock` guards the list and the current pools.
+ * Locking   `lock` guards the list, its handles and the current pools. Records are used again, never
+ *           freed, as a call may still have one whose pool another thread destroys; what they hold
+ *           is then refused by MoonBright.
  * Meaning   As CUDA's, but a destroyed pool whose blocks live is kept until they are gone and the
  *           next pool call comes; peers have no access.
  */
 #include "cuda.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 struct cuda_pool {
     struct cuda_pool *next; /* lock */
-    mb_pool pool;           /* NULL: the default one, or gone with its context */
-    int ordinal;
-    bool is_default;
-    bool doomed; /* destroyed by the program; lock */
+    _Atomic(mb_pool) pool;  /* NULL: the default one, or gone with its context; set under lock */
+    _Atomic int ordinal;    /* of `defaults`: its index; set under lock */
+    bool doomed;            /* destroyed by the program; lock */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_pool *created; /* lock */
+static struct cuda_pool *spare;   /* lock */
 static struct cuda_pool defaults[CORE_DEVICES];
 static cu_pool current[CORE_DEVICES]; /* NULL: the default one; lock */
 
@@ -32,18 +35,20 @@ static cu_pool handle_of(struct cuda_pool *pool)
     return (cu_pool)(void *)pool;
 }
 
+static bool is_default(const struct cuda_pool *pool)
+{
+    uintptr_t at = (uintptr_t)pool, first = (uintptr_t)defaults;
+
+    return at >= first && at < first + sizeof(defaults) && (at - first) % sizeof(defaults[0]) == 0;
+}
+
 /* lock held */
 static struct cuda_pool *find(cu_pool handle)
 {
-    uintptr_t at = (uintptr_t)handle, first = (uintptr_t)defaults;
+    struct cuda_pool *at = (struct cuda_pool *)(void *)handle;
 
-    if (at >= first && at < first + sizeof(defaults) && (at - first) % sizeof(defaults[0]) == 0) {
-        struct cuda_pool *pool = &defaults[(at - first) / sizeof(defaults[0])];
-
-        pool->ordinal = (int)(pool - defaults);
-        pool->is_default = true;
-        return pool;
-    }
+    if (is_default(at))
+        return at;
     for (struct cuda_pool *pool = created; pool; pool = pool->next) {
         if (handle_of(pool) == handle && !pool->doomed)
             return pool;
@@ -55,7 +60,7 @@ struct cuda_pool *cuda_pool_of(cu_pool handle)
 {
     struct cuda_pool *pool;
 
-    if (!handle || core_inside())
+    if (!handle || core_inside() || core_forked())
         return NULL;
     pthread_mutex_lock(&lock);
     pool = find(handle);
@@ -68,9 +73,9 @@ mb_pool cuda_pool_open(struct cuda_pool *pool)
     mb_device dev;
     mb_pool found = NULL;
 
-    if (!pool->is_default)
+    if (!is_default(pool))
         return pool->pool;
-    dev = core_device(pool->ordinal);
+    dev = core_device(cuda_pool_device(pool));
     if (dev) {
         core_enter();
         if (mb_pool_default(dev, &found))
@@ -82,7 +87,7 @@ mb_pool cuda_pool_open(struct cuda_pool *pool)
 
 int cuda_pool_device(const struct cuda_pool *pool)
 {
-    return pool->ordinal;
+    return is_default(pool) ? (int)(pool - defaults) : pool->ordinal;
 }
 
 cu_pool cuda_pool_vendor(struct cuda_pool *pool, int *result)
@@ -90,8 +95,9 @@ cu_pool cuda_pool_vendor(struct cuda_pool *pool, int *result)
     cu_pool handle = NULL;
 
     /* One that went with its context is nobody's. */
-    *result = pool->is_default || pool->pool ? REAL(device_default_pool, &handle, pool->ordinal)
-                                             : CU_INVALID_VALUE;
+    *result = is_default(pool) || pool->pool
+                  ? REAL(device_default_pool, &handle, cuda_pool_device(pool))
+                  : CU_INVALID_VALUE;
     return handle;
 }
 
@@ -123,7 +129,8 @@ static void bury(void)
             continue;
         }
         *at = pool->next;
-        free(pool);
+        pool->next = spare;
+        spare = pool;
     }
 }
 
@@ -170,63 +177,110 @@ static enum mb_err make(mb_device dev, const struct cu_pool_props *props, mb_poo
     return err;
 }
 
+/* A record in the list; NULL: no host memory. */
+static struct cuda_pool *enter(mb_pool ours, int ordinal)
+{
+    struct cuda_pool *pool;
+
+    pthread_mutex_lock(&lock);
+    pool = spare;
+    if (pool)
+        spare = pool->next;
+    else
+        pool = calloc(1, sizeof(*pool));
+    if (pool) {
+        pool->pool = ours;
+        pool->ordinal = ordinal;
+        pool->doomed = false;
+        pool->next = created;
+        created = pool;
+    }
+    pthread_mutex_unlock(&lock);
+    return pool;
+}
+
 CUDA(cuMemPoolCreate, cu_pool *out, const struct cu_pool_props *props)
 {
     mb_device dev = out && ours_to_create(props) ? core_device(props->location.id) : NULL;
     struct cuda_pool *pool;
+    mb_pool ours = NULL;
     enum mb_err err;
 
     if (!dev)
         return REAL(pool_create, out, props);
     bury_all();
-    pool = calloc(1, sizeof(*pool));
-    if (!pool)
-        return CU_OUT_OF_MEMORY;
-    err = make(dev, props, &pool->pool);
-    if (err) {
-        free(pool);
+    err = make(dev, props, &ours);
+    if (err)
         return cuda_result(err);
+    pool = enter(ours, props->location.id);
+    if (!pool) {
+        core_enter();
+        (void)mb_pool_destroy(ours);
+        core_leave();
+        return CU_OUT_OF_MEMORY;
     }
-    pool->ordinal = props->location.id;
-    pthread_mutex_lock(&lock);
-    pool->next = created;
-    created = pool;
-    pthread_mutex_unlock(&lock);
     *out = handle_of(pool);
     return CU_OK;
 }
 
-/* A device whose current pool it was goes back to its default one, as with the driver. The lock is
- * held across the call: the handle may be another pool's right after it. */
-static int destroy_vendors(cu_pool handle)
+/* lock held */
+static bool is_dead(cu_pool handle)
 {
-    int result;
+    for (const struct cuda_pool *pool = spare; pool; pool = pool->next) {
+        if ((const void *)pool == (const void *)handle)
+            return true;
+    }
+    for (const struct cuda_pool *pool = created; pool; pool = pool->next) {
+        if ((const void *)pool == (const void *)handle)
+            return pool->doomed;
+    }
+    return false;
+}
 
-    pthread_mutex_lock(&lock);
-    result = REAL(pool_destroy, handle);
+/* lock held. A device whose current pool it was goes back to its default one, as with the driver.
+ * The lock is held across the driver's call: the handle may be another pool's right after it. */
+static int destroy(cu_pool handle)
+{
+    struct cuda_pool *pool = handle ? find(handle) : NULL;
+    int result = CU_OK;
+
+    if (pool ? is_default(pool) : is_dead(handle))
+        return CU_INVALID_VALUE;
+    if (pool)
+        pool->doomed = true;
+    else
+        result = REAL(pool_destroy, handle);
     for (int i = 0; !result && i < CORE_DEVICES; i++) {
         if (current[i] == handle)
             current[i] = NULL;
     }
-    pthread_mutex_unlock(&lock);
     return result;
 }
 
+/* Of several threads that destroy a pool at once, one does. */
 CUDA(cuMemPoolDestroy, cu_pool handle)
 {
-    struct cuda_pool *pool = cuda_pool_of(handle);
+    int result;
 
-    if (!pool)
-        return core_inside() ? REAL(pool_destroy, handle) : destroy_vendors(handle);
-    if (pool->is_default)
-        return CU_INVALID_VALUE;
+    if (core_inside() || core_forked())
+        return REAL(pool_destroy, handle);
     pthread_mutex_lock(&lock);
-    pool->doomed = true;
-    if (current[pool->ordinal] == handle)
-        current[pool->ordinal] = NULL;
+    result = destroy(handle);
     pthread_mutex_unlock(&lock);
     bury_all();
-    return CU_OK;
+    return result;
+}
+
+bool cuda_pool_dead(cu_pool handle)
+{
+    bool dead;
+
+    if (!handle || core_inside() || core_forked())
+        return false;
+    pthread_mutex_lock(&lock);
+    dead = is_dead(handle);
+    pthread_mutex_unlock(&lock);
+    return dead;
 }
 
 /* Who serves `pool` (NULL: no handle of ours): *ours, or with NULL there the vendor, by *handle. */
@@ -234,6 +288,8 @@ static int route(struct cuda_pool *pool, cu_pool *handle, mb_pool *ours)
 {
     int result = CU_OK;
 
+    if (!pool && cuda_pool_dead(*handle))
+        return CU_INVALID_VALUE;
     *ours = pool ? cuda_pool_open(pool) : NULL;
     if (pool && !*ours)
         *handle = cuda_pool_vendor(pool, &result);
@@ -306,7 +362,7 @@ static int get_fixed(const struct cuda_pool *pool, mb_pool ours, int attribute, 
         *(int *)value = 0;
         return CU_OK;
     case LOCATION_ID:
-        *(int *)value = pool->ordinal;
+        *(int *)value = cuda_pool_device(pool);
         return CU_OK;
     case LOCATION_TYPE:
         *(int *)value = CU_LOCATION_DEVICE;
@@ -359,8 +415,8 @@ CUDA(cuMemPoolSetAccess, cu_pool handle, const struct cu_access *list, size_t co
     if (!pool)
         return REAL(pool_set_access, handle, list, count);
     for (size_t i = 0; list && i < count; i++) {
-        bool own =
-            list[i].location.type == CU_LOCATION_DEVICE && list[i].location.id == pool->ordinal;
+        bool own = list[i].location.type == CU_LOCATION_DEVICE &&
+                   list[i].location.id == cuda_pool_device(pool);
 
         if (own ? list[i].flags == CU_ACCESS_READ_WRITE : !list[i].flags)
             continue;
@@ -369,7 +425,7 @@ CUDA(cuMemPoolSetAccess, cu_pool handle, const struct cu_access *list, size_t co
                 "preload: cuMemPoolSetAccess: pool %p is MoonBright's, whose memory is mapped "
                 "for device %d only; for peers, create the pool with a handle type, so that "
                 "it is the driver's, or set MOONBRIGHT_PRELOAD=off",
-                (void *)handle, pool->ordinal);
+                (void *)handle, cuda_pool_device(pool));
         return own ? CU_INVALID_VALUE : CU_NOT_SUPPORTED;
     }
     return list || !count ? CU_OK : CU_INVALID_VALUE;
@@ -383,7 +439,7 @@ CUDA(cuMemPoolGetAccess, int *flags, cu_pool handle, struct cu_location *locatio
         return REAL(pool_get_access, flags, handle, location);
     if (!flags || !location)
         return CU_INVALID_VALUE;
-    *flags = location->type == CU_LOCATION_DEVICE && location->id == pool->ordinal
+    *flags = location->type == CU_LOCATION_DEVICE && location->id == cuda_pool_device(pool)
                  ? CU_ACCESS_READ_WRITE
                  : 0;
     return CU_OK;
@@ -425,19 +481,31 @@ CUDA(cuDeviceGetMemPool, cu_pool *out, int device)
     return CU_OK;
 }
 
+/* lock held: no pool is destroyed between the look and the entry. */
+static int set_current(int device, cu_pool handle)
+{
+    struct cuda_pool *pool = handle ? find(handle) : NULL;
+    int result = CU_OK;
+
+    if (pool ? cuda_pool_device(pool) != device : is_dead(handle))
+        return CU_INVALID_VALUE;
+    if (!pool)
+        result = REAL(device_set_pool, device, handle);
+    if (!result)
+        current[device] = pool && is_default(pool) ? NULL : handle;
+    return result;
+}
+
 CUDA(cuDeviceSetMemPool, int device, cu_pool handle)
 {
-    struct cuda_pool *pool = cuda_pool_of(handle);
-    int result = pool ? CU_OK : REAL(device_set_pool, device, handle);
+    int result;
 
-    if (result || device < 0 || device >= CORE_DEVICES || core_inside())
-        return result;
-    if (pool && pool->ordinal != device)
-        return CU_INVALID_VALUE;
+    if (device < 0 || device >= CORE_DEVICES || core_inside() || core_forked())
+        return REAL(device_set_pool, device, handle);
     pthread_mutex_lock(&lock);
-    current[device] = pool && pool->is_default ? NULL : handle;
+    result = set_current(device, handle);
     pthread_mutex_unlock(&lock);
-    return CU_OK;
+    return result;
 }
 
 static bool of_device(const struct cu_location *location, int type)

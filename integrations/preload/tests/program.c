@@ -468,6 +468,70 @@ static void pools_reset(void)
          fake_cuda_count("cuMemAllocAsync") == 0);
 }
 
+/* One pool in the hands of several threads. */
+static struct {
+    void *pool;
+    pthread_barrier_t start, end;
+    unsigned destroyed; /* atomic */
+} shared_pool;
+
+enum { POOL_THREADS = 3, POOL_ROUNDS = 300 };
+
+static void *pool_user(void *user)
+{
+    uint64_t word;
+
+    (void)user;
+    OK(cu.cuCtxSetCurrent(primary));
+    for (unsigned round = 0; round < POOL_ROUNDS; round++) {
+        int result;
+
+        pthread_barrier_wait(&shared_pool.start);
+        result = cu.cuMemPoolTrimTo(shared_pool.pool, 0);
+        MUST(result == 0 || result == 1);
+        result = cu.cuDeviceSetMemPool(0, shared_pool.pool);
+        MUST(result == 0 || result == 1);
+        result = cu.cuMemPoolDestroy(shared_pool.pool);
+        MUST(result == 0 || result == 1);
+        if (!result)
+            __atomic_fetch_add(&shared_pool.destroyed, 1, __ATOMIC_RELAXED);
+        MUST(cu.cuMemPoolGetAttribute(shared_pool.pool, 4, &word) == 1);
+        pthread_barrier_wait(&shared_pool.end);
+    }
+    return NULL;
+}
+
+/* Of those that destroy it one does, the others are told, and no device keeps it. */
+static void pools_shared(void)
+{
+    struct pool_props props = {.alloc_type = 1, .location = {1, 0}};
+    pthread_t threads[POOL_THREADS];
+    void *standard = NULL, *now = NULL;
+    cu_ptr ptr = 0;
+
+    OK(pthread_barrier_init(&shared_pool.start, NULL, POOL_THREADS + 1));
+    OK(pthread_barrier_init(&shared_pool.end, NULL, POOL_THREADS + 1));
+    OK(cu.cuDeviceGetDefaultMemPool(&standard, 0));
+    for (unsigned i = 0; i < POOL_THREADS; i++)
+        OK(pthread_create(&threads[i], NULL, pool_user, NULL));
+    for (unsigned round = 0; round < POOL_ROUNDS; round++) {
+        OK(cu.cuMemPoolCreate(&shared_pool.pool, &props));
+        OK(cu.cuMemAllocFromPoolAsync(&ptr, MIB, shared_pool.pool, NULL));
+        OK(cu.cuMemFreeAsync(ptr, NULL));
+        pthread_barrier_wait(&shared_pool.start);
+        pthread_barrier_wait(&shared_pool.end);
+        MUST(shared_pool.destroyed == round + 1);
+        OK(cu.cuDeviceGetMemPool(&now, 0));
+        MUST(now == standard);
+    }
+    for (unsigned i = 0; i < POOL_THREADS; i++)
+        OK(pthread_join(threads[i], NULL));
+    pthread_barrier_destroy(&shared_pool.start);
+    pthread_barrier_destroy(&shared_pool.end);
+    MUST(fake_cuda_count("cuMemPoolDestroy") == 0 && fake_cuda_count("cuMemPoolTrimTo") == 0 &&
+         fake_cuda_count("cuDeviceSetMemPool") == 0);
+}
+
 /* In the child the driver answers; here nothing changes. */
 static void forks(void)
 {
@@ -587,13 +651,27 @@ static void names(void)
 static const struct {
     const char *name;
     void (*run)(void);
-} cases[] = {{"blocks", blocks},     {"pitch", pitch},     {"async", async},
-             {"capture", capture},   {"home", home},       {"stitched", stitched},
-             {"info", info},         {"foreign", foreign}, {"pools", pools},
-             {"reset", reset},       {"forks", forks},     {"peers", peers},
-             {"contexts", contexts}, {"off", off},         {"ipc", ipc},
-             {"sim", sim},           {"names", names},     {"pools_reset", pools_reset},
-             {"many", many},         {"vendor", vendor}};
+} cases[] = {{"blocks", blocks},
+             {"pitch", pitch},
+             {"async", async},
+             {"capture", capture},
+             {"home", home},
+             {"stitched", stitched},
+             {"info", info},
+             {"foreign", foreign},
+             {"pools", pools},
+             {"reset", reset},
+             {"forks", forks},
+             {"peers", peers},
+             {"contexts", contexts},
+             {"off", off},
+             {"ipc", ipc},
+             {"sim", sim},
+             {"names", names},
+             {"pools_reset", pools_reset},
+             {"pools_shared", pools_shared},
+             {"many", many},
+             {"vendor", vendor}};
 
 int main(int argc, char **argv)
 {

@@ -533,6 +533,66 @@ TEST(a_forked_child_is_told_to_spawn)
     clean();
 }
 
+static struct {
+    pthread_barrier_t inside, forked;
+    bool met;
+} asleep;
+
+/* In the middle of a sleep, which holds the plug-in's lock. */
+static void meet(void *user, const struct mb_hook_event *event)
+{
+    (void)user;
+    if (event->kind != MB_HOOK_UNMAP || asleep.met)
+        return;
+    asleep.met = true;
+    pthread_barrier_wait(&asleep.inside);
+    pthread_barrier_wait(&asleep.forked);
+}
+
+static void *put_to_sleep(void *user)
+{
+    uint64_t bytes;
+
+    (void)user;
+    return mb_torch_sleep(0, "weights", &bytes) ? (void *)1 : NULL;
+}
+
+/* The thread that holds the lock is not in the child, which must not wait for it. */
+TEST(a_child_forked_while_blocks_go_to_sleep_drops_its_copies)
+{
+    void *weights, *failed = NULL;
+    pthread_t thread;
+    pid_t child;
+    int status = 0;
+
+    OK(mb_torch_tag("weights"));
+    weights = take(4 * MIB, NULL);
+    CHECK_EQ(pthread_barrier_init(&asleep.inside, NULL, 2), 0);
+    CHECK_EQ(pthread_barrier_init(&asleep.forked, NULL, 2), 0);
+    OK(mb_set_event_hook(device(0), meet, NULL));
+    CHECK_EQ(pthread_create(&thread, NULL, put_to_sleep, NULL), 0);
+    pthread_barrier_wait(&asleep.inside);
+    child = fork();
+    if (!child) {
+        (void)alarm(60); /* else a hang is the parent's too */
+        drop(weights, 4 * MIB, NULL);
+        _exit(!calls_malloc(4 * MIB, 0, NULL) && strstr(calls_text(), "spawn") ? 0 : 1);
+    }
+    pthread_barrier_wait(&asleep.forked);
+    CHECK_EQ(pthread_join(thread, &failed), 0);
+    CHECK(!failed);
+    CHECK(child > 0);
+    CHECK_EQ(waitpid(child, &status, 0), child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    OK(mb_set_event_hook(device(0), NULL, NULL));
+    OK(mb_torch_tag(NULL));
+    drop(weights, 4 * MIB, NULL);
+    OK(mb_device_sync(device(0)));
+    pthread_barrier_destroy(&asleep.inside);
+    pthread_barrier_destroy(&asleep.forked);
+    clean();
+}
+
 TEST(a_free_that_cannot_be_is_counted_and_told)
 {
     struct mb_torch_counts before, after;
