@@ -325,7 +325,7 @@ void mb__cuda_own(struct mb_cuda *dev, mb_pfn pfn, bool owned);
 /* The owner's entries of a slab's home must be what they were when it came. */
 enum mb_err mb__cuda_slab_prove(struct mb_cuda *dev, const struct mb_cuda_slab *slab);
 /* The last window primed with a slab that vm has given back is gone: free its memory. */
-void mb__cuda_slab_drop(struct mb_cuda *dev, struct mb_cuda_slab *slab);
+void mb__cuda_slab_put(struct mb_cuda *dev, struct mb_cuda_slab *slab);
 
 /* --- peer.c --- */
 enum mb_err mb__cuda_peer_access(struct mb_hw_dev *hw, struct mb_hw_dev *peer, mb_va va,

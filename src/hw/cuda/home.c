@@ -600,14 +600,22 @@ enum mb_err mb__cuda_slab_release(struct mb_hw_dev *hw, struct mb_hw_slab *out)
     return MB_OK;
 }
 
-/* Called by window.c when the last window primed with a released slab has gone. */
-void mb__cuda_slab_drop(struct mb_cuda *dev, struct mb_cuda_slab *slab)
+/* Called by window.c when a window primed with the slab has gone. With the last one a released slab
+ * goes too; it leaves the list in the same step, or another window could be primed with it. */
+void mb__cuda_slab_put(struct mb_cuda *dev, struct mb_cuda_slab *slab)
 {
+    bool last;
+
     pthread_mutex_lock(&dev->table_lock);
-    unlink_slab(dev, slab);
-    dev->held_bytes -= slab->bytes;
-    dev->overhead_bytes -= slab->bytes;
+    last = --slab->donor_uses == 0 && slab->released;
+    if (last) {
+        unlink_slab(dev, slab);
+        dev->held_bytes -= slab->bytes;
+        dev->overhead_bytes -= slab->bytes;
+    }
     pthread_mutex_unlock(&dev->table_lock);
+    if (!last)
+        return;
     release(dev, slab->handle);
     free_slab(slab);
 }

@@ -171,7 +171,10 @@ static void at_exit(void)
         return;
     pthread_mutex_lock(&registry_lock);
     for (struct mb_cuda *dev = registry; dev; dev = dev->registry_next) {
-        if (!atomic_load(&dev->lost)) {
+        int expected = MB_OK;
+
+        /* As in mb__cuda_lose(): another thread may be losing it now, and writes the text. */
+        if (atomic_compare_exchange_strong(&dev->lost, &expected, MB_ERR_INTERNAL)) {
             strcpy(dev->lost_text, "the process is exiting");
             atomic_store(&dev->lost, MB_ERR_DEVICE_LOST);
         }

@@ -10,7 +10,7 @@
  *           somebody needs it outside the capture: it covers everything launched on the stream
  *           until then.
  * Locking   stream->lock orders the numbers with the enqueued writes; dev->stream_lock guards the
- *           list.
+ *           list, and is taken before it.
  */
 #include "hw/cuda/cuda.h"
 
@@ -310,8 +310,11 @@ void mb__cuda_stream_close(struct mb_hw_dev *hw, struct mb_hw_stream *stream)
         pthread_mutex_unlock(&stream->lock);
         mb__cuda_leave(dev, &scope);
     }
+    /* Under both: who waits for a fence of it looks under the stream's own. */
     pthread_mutex_lock(&dev->stream_lock);
+    pthread_mutex_lock(&stream->lock);
     stream->open = false;
+    pthread_mutex_unlock(&stream->lock);
     pthread_mutex_unlock(&dev->stream_lock);
 }
 

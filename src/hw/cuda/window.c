@@ -86,17 +86,6 @@ static enum mb_err take_donor(struct mb_cuda *dev, struct mb_cuda_slab **out)
     return MB_OK;
 }
 
-static void put_donor(struct mb_cuda *dev, struct mb_cuda_slab *donor)
-{
-    bool last;
-
-    pthread_mutex_lock(&dev->table_lock);
-    last = --donor->donor_uses == 0 && donor->released;
-    pthread_mutex_unlock(&dev->table_lock);
-    if (last)
-        mb__cuda_slab_drop(dev, donor);
-}
-
 static uint64_t donor_phys(const struct mb_cuda_slab *donor, uint32_t slot)
 {
     uint32_t i = slot % donor->frames;
@@ -194,7 +183,7 @@ static void drop_piece(struct mb_cuda *dev, uint64_t va, struct mb_cuda_piece *p
     piece->control_va = 0;
     mb__nvrm_cpu_unmap(dev->rm, &piece->view);
     unprime(dev, va, MB_CUDA_PIECE_BYTES);
-    put_donor(dev, piece->donor);
+    mb__cuda_slab_put(dev, piece->donor);
     piece->donor = NULL;
 }
 
@@ -206,7 +195,7 @@ static enum mb_err make_piece(struct mb_cuda *dev, uint64_t va, struct mb_cuda_p
         return err;
     err = prime(dev, va, piece->donor);
     if (err) {
-        put_donor(dev, piece->donor);
+        mb__cuda_slab_put(dev, piece->donor);
         piece->donor = NULL;
         return err;
     }

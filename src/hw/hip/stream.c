@@ -12,8 +12,8 @@
  * Capture   A write that is captured would be replayed and put the word back. A fence recorded
  *           during a capture names the stream's next number, which is enqueued when somebody needs
  *           it outside the capture.
- * Locking   stream->lock orders the numbers with the enqueued writes; dev->stream_lock guards the
- *           list.
+ * Locking   stream->lock orders the numbers with the enqueued writes; dev->stream_lock, which is
+ *           taken before it, guards the list.
  */
 #include "hw/hip/hip.h"
 
@@ -238,8 +238,11 @@ void mb__hip_stream_close(struct mb_hw_dev *hw, struct mb_hw_stream *stream)
         pthread_mutex_unlock(&stream->lock);
         mb__hip_leave(dev, &scope);
     }
+    /* Under both: who waits for a fence of it looks under the stream's own. */
     pthread_mutex_lock(&dev->stream_lock);
+    pthread_mutex_lock(&stream->lock);
     stream->open = false;
+    pthread_mutex_unlock(&stream->lock);
     pthread_mutex_unlock(&dev->stream_lock);
 }
 
