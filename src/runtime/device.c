@@ -134,9 +134,12 @@ int mb__device_owning(const struct mb_device *not_this, uint64_t addr)
     return ordinal;
 }
 
-/* The library is unloaded: nobody can name a closed device any more. */
+/* The library is unloaded: nobody can name a closed device any more. In a child, another thread of
+ * the parent may have held the lock, and nobody gives it back. */
 __attribute__((destructor)) static void free_shells(void)
 {
+    if (in_fork)
+        return;
     pthread_mutex_lock(&shells_lock);
     while (shells) {
         struct mb_device *dev = shells;

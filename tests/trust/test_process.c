@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "moonbright.h"
+#include "runtime/runtime.h"
 #include "test.h"
 
 #define MUST(condition)                                                                            \
@@ -189,6 +190,53 @@ static void fork_beside_busy_threads(void)
 TEST(fork_beside_threads_that_allocate)
 {
     in_child(fork_beside_busy_threads);
+}
+
+struct owner_search {
+    mb_device asked;
+    void *ptr;
+};
+
+static void *free_elsewhere(void *user)
+{
+    struct owner_search *s = user;
+
+    MUST(mb_free(s->asked, s->ptr) == MB_ERR_NOT_FOUND);
+    return NULL;
+}
+
+/* A thread goes through the list of devices, whose lock it has, and waits for one of them. The child
+ * must not wait for that list when its exit handlers run. */
+static void fork_beside_a_search(void)
+{
+    mb_device dev = open_device();
+    struct owner_search search;
+    pthread_t thread;
+    pid_t child;
+
+    MUST(!mb_open(1, "backend:sim,device_memory:64m", &search.asked));
+    MUST(!mb_malloc(dev, 4 << 20, &search.ptr));
+    mb__lock(&dev->lock);
+    MUST(!pthread_create(&thread, NULL, free_elsewhere, &search));
+    usleep(20000); /* if the thread comes later, it is only the easier case */
+    child = fork();
+    MUST(child >= 0);
+    if (!child) {
+        without_leak_check = 1;
+        (void)alarm(60);
+        exit(0);
+    }
+    MUST(wait_for(child) == 0);
+    mb__unlock(&dev->lock);
+    MUST(!pthread_join(thread, NULL));
+    MUST(!mb_free(dev, search.ptr));
+    mb_close(search.asked);
+    mb_close(dev);
+}
+
+TEST(fork_beside_a_thread_that_looks_for_an_owner)
+{
+    in_child(fork_beside_a_search);
 }
 
 /* ------------------------------------------------------------ exec */
