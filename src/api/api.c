@@ -236,8 +236,13 @@ enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream)
 
 enum mb_err mb_stream_sync(mb_device dev, mb_stream stream)
 {
+    enum mb_err err;
+
     ENTER(dev);
-    return mb__stream_sync(dev, stream);
+    mb__caller_set(__func__, stream);
+    err = mb__stream_sync(dev, stream);
+    mb__watch_deliver(dev);
+    return err;
 }
 
 enum mb_err mb_event_create(mb_device dev, mb_event *out)

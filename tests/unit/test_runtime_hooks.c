@@ -35,6 +35,25 @@ static void look(void *user, const struct mb_hook_event *event)
     }
 }
 
+/* A synchronize above the release threshold gives frames back, and says so before it returns. */
+TEST(what_a_stream_sync_gives_back_is_told_by_it)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    struct seen seen = {.dev = dev};
+    mb_stream stream = rt_stream(dev);
+    mb_pool pool = NULL;
+
+    RT_OK(mb_pool_default(dev, &pool));
+    RT_OK(mb_pool_set(pool, MB_POOL_RELEASE_THRESHOLD, 0));
+    RT_OK(mb_set_event_hook(dev, look, &seen));
+    RT_OK(mb_free_async(dev, rt_malloc(dev, 60 * RT_MIB, stream), stream));
+    RT_OK(mb_stream_sync(dev, stream));
+    CHECK(seen.count[MB_HOOK_TRIM] >= 1);
+    RT_OK(mb_set_event_hook(dev, NULL, NULL));
+    RT_OK(mb_stream_destroy(dev, stream));
+    rt_close(dev);
+}
+
 TEST(every_kind_arrives)
 {
     mb_device dev = rt_open("backend:sim,device_memory:256m");
