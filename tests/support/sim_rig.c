@@ -113,7 +113,7 @@ void rig_submit(struct sim_rig *rig, unsigned stream, const struct mb_hw_cmd *cm
 
 void rig_intend(struct sim_rig *rig, unsigned slot, unsigned count, unsigned frame)
 {
-    for (unsigned i = 0; i < count; i++) {
+    for (unsigned i = 0; rig->ops->intend && i < count; i++) {
         mb_pfn pfn = rig_pfn(rig, frame + i);
 
         rig->ops->intend(rig->dev, rig_va(rig, slot + i), 1, MB_FRAME_SHIFT, &pfn);
@@ -162,7 +162,7 @@ void rig_map(struct sim_rig *rig, unsigned stream, unsigned slot, unsigned count
 
 void rig_unmap(struct sim_rig *rig, unsigned stream, unsigned slot, unsigned count, unsigned flags)
 {
-    if (!(flags & RIG_NO_INTEND))
+    if (rig->ops->intend && !(flags & RIG_NO_INTEND))
         rig->ops->intend(rig->dev, rig_va(rig, slot), count, MB_FRAME_SHIFT, NULL);
     write_slots(rig, stream, slot, count, NULL, flags);
 }

@@ -394,8 +394,7 @@ static void sim_intend(struct mb_hw_dev *hw, mb_va va, uint32_t count, unsigned 
     struct sim_dev *dev = sim_dev_of(hw);
 
     sim_lock(dev);
-    if (dev->judge)
-        mb__sim_oracle_intend(dev, va.addr, count, leaf_shift, pfns);
+    mb__sim_oracle_intend(dev, va.addr, count, leaf_shift, pfns);
     sim_unlock(dev);
 }
 
@@ -433,13 +432,24 @@ static const struct mb_hw_ops sim_ops = {
     .stream_capturing = mb__sim_stream_capturing,
 };
 
+/* Without an oracle: what it would be told is not worked out either. Written once. */
+static struct mb_hw_ops unjudged_ops;
+
+static void make_unjudged_ops(void)
+{
+    unjudged_ops = sim_ops;
+    unjudged_ops.intend = NULL;
+}
+
 enum mb_err mb__sim_open(const struct mb_hw_config *config, struct mb_hw_dev **out)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     static const struct mb_hw_config defaults;
     const struct sim_model *model;
     struct sim_dev *dev;
     enum mb_err err;
 
+    (void)pthread_once(&once, make_unjudged_ops);
     config = config ? config : &defaults;
     err = check_config(config, &model);
     if (err)
@@ -456,7 +466,7 @@ enum mb_err mb__sim_open(const struct mb_hw_config *config, struct mb_hw_dev **o
         free_device(dev);
         return err;
     }
-    dev->hw.ops = &sim_ops;
+    dev->hw.ops = dev->judge ? &sim_ops : &unjudged_ops;
     fill_caps(dev);
     *out = &dev->hw;
     return MB_OK;
