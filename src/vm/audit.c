@@ -77,10 +77,9 @@ static bool keeps_entries(const struct mb_vm *vm, const struct mb__region *regio
     uint32_t first = (uint32_t)g << region->group_shift;
 
     for (uint32_t i = 0; g >= 0 && i < UINT32_C(1) << region->group_shift; i++) {
-        const struct mb__slot *slot = &region->slot[first + i];
         struct order order;
 
-        if (!mb__slot_visible(slot->flags))
+        if (!mb__slot_visible(region->slot.flags[first + i]))
             continue;
         order = find(vm, region, first + i);
         if (!order.clear && !order.write)
@@ -135,24 +134,26 @@ static bool must_drop(const struct mb_vm *vm, const struct mb__region *region, u
     return region->group[g].flags & MB__GROUP_CACHED && !dropped_before(vm, region, slot, write);
 }
 
-static const char *judge(const struct mb_vm *vm, const struct mb__log *log)
+/* Slot `k` of a stretch of the log. */
+static const char *judge(const struct mb_vm *vm, const struct mb__log *log, uint32_t k)
 {
     const struct mb__region *region = &vm->region[log->region];
-    const struct mb__slot *slot = &region->slot[log->slot];
-    bool was = mb__slot_visible(log->old_flags), now = mb__slot_visible(slot->flags);
-    struct order order = find(vm, region, log->slot);
+    uint32_t slot = log->slot + k;
+    uint8_t flags = region->slot.flags[slot];
+    bool was = mb__slot_visible(log->old_flags), now = mb__slot_visible(flags);
+    struct order order = find(vm, region, slot);
     size_t seen, drop, membar;
 
-    if (was && now && log->old_pfn == slot->pfn &&
-        !((log->old_flags ^ slot->flags) & MB__SLOT_PROT))
+    if (was && now && mb__pfn_eq(vm->batch.old_pfns.data[log->old + k], region->slot.pfn[slot]) &&
+        !((log->old_flags ^ flags) & MB__SLOT_PROT))
         return NULL;
     if (was && !order.clear)
         return "an entry is not cleared";
     if (now && !order.write)
         return "an entry is not written";
-    seen = after(vm, region, log->slot, order.clear, MB_HW_BARRIER);
-    drop = after(vm, region, log->slot, seen, MB_HW_INVALIDATE);
-    membar = after(vm, region, log->slot, drop, MB_HW_MEMBAR);
+    seen = after(vm, region, slot, order.clear, MB_HW_BARRIER);
+    drop = after(vm, region, slot, seen, MB_HW_INVALIDATE);
+    membar = after(vm, region, slot, drop, MB_HW_MEMBAR);
     if (was && !seen)
         return "a clear is not made visible";
     if (was && (now || !vm->config.deferred) && (!drop || !membar))
@@ -161,11 +162,11 @@ static const char *judge(const struct mb_vm *vm, const struct mb__log *log)
         return "an address is mapped twice without an invalidate between";
     if (!now)
         return NULL;
-    seen = after(vm, region, log->slot, order.write, MB_HW_BARRIER);
+    seen = after(vm, region, slot, order.write, MB_HW_BARRIER);
     if (!seen)
         return "a write is not made visible";
-    if (must_drop(vm, region, log->slot, order.write) &&
-        !after(vm, region, log->slot, seen, MB_HW_INVALIDATE))
+    if (must_drop(vm, region, slot, order.write) &&
+        !after(vm, region, slot, seen, MB_HW_INVALIDATE))
         return "a slot of a cached group is not invalidated";
     return NULL;
 }
@@ -174,13 +175,17 @@ enum mb_err mb__audit(struct mb_vm *vm)
 {
     for (size_t i = 0; i < vm->batch.log.count; i++) {
         const struct mb__log *log = &vm->batch.log.data[i];
-        const char *what = judge(vm, log);
+        const char *what = NULL;
+        uint32_t k = 0;
 
+        while (k < log->count && !(what = judge(vm, log, k)))
+            k++;
         if (!what)
             continue;
         if (!vm->audit[0])
             snprintf(vm->audit, sizeof(vm->audit), "batch %" PRIu64 ", va %#" PRIx64 ": %s",
-                     vm->batch.number, mb__slot_va(&vm->region[log->region], log->slot).addr, what);
+                     vm->batch.number, mb__slot_va(&vm->region[log->region], log->slot + k).addr,
+                     what);
 #ifdef MB_MUTANTS
         return MB_OK;
 #else

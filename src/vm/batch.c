@@ -18,8 +18,9 @@
  * between.
  *
  * Locking   vm's lock over all of it, so that the order of submissions is the order of the record.
- * Cost      Passes over the slots, each a few nanoseconds a slot: record, plan; commit for several
- *           operations, since only then can a slot be touched twice and carries marks.
+ * Cost      The frames of a map, one by one: they are scattered. All else goes by stretches of slots
+ *           that are alike, with copies and fills; for several operations plan and commit look at
+ *           each slot, since only then can one be touched twice and carries marks.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -27,8 +28,6 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "vm/internal.h"
-
-enum { AHEAD = 12 }; /* slots */
 
 enum mb_err mb__cmd(struct mb_vm *vm, struct mb_hw_cmd cmd)
 {
@@ -48,20 +47,16 @@ static void start(struct mb_vm *vm)
 {
     struct mb__batch *batch = &vm->batch;
 
-    batch->old = batch->visible = 0;
+    batch->visible = 0;
     batch->single = false;
 
     batch->number++;
     batch->log.count = batch->windows.count = batch->clears.count = batch->writes.count = 0;
+    batch->old_pfns.count = 0;
     batch->pfns.count = batch->clear_drops.count = batch->write_drops.count = batch->cmds.count = 0;
     batch->groups.count = 0;
     batch->whole = false;
     batch->invalidates = 0;
-}
-
-static struct mb__slot *log_slot(struct mb_vm *vm, const struct mb__log *log)
-{
-    return &vm->region[log->region].slot[log->slot];
 }
 
 static void unref_now(struct mb_vm *vm, uint32_t pfn)
@@ -71,18 +66,15 @@ static void unref_now(struct mb_vm *vm, uint32_t pfn)
 }
 
 /* Marks that the batch leaves in slots until it is committed or undone. */
-static uint32_t marks(const struct mb__batch *batch, uint32_t wanted)
+static unsigned marks(const struct mb__batch *batch, unsigned wanted)
 {
     return batch->single ? 0 : wanted;
 }
 
-/* An entry that the batch itself made goes before it was ever written: so does its reference. */
-static inline void forget_new(struct mb_vm *vm, struct mb__slot *slot)
+static void unref_all_now(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count)
 {
-    if (!(slot->flags & MB__SLOT_NEW))
-        return;
-    unref_now(vm, slot->pfn);
-    slot->flags &= ~(uint32_t)MB__SLOT_NEW;
+    for (uint32_t i = 0; i < count; i++)
+        unref_now(vm, pfns[i].n);
 }
 
 static enum mb_err bad_frame(const struct mb_vm_op *op, uint32_t i, unsigned leaf_shift)
@@ -100,26 +92,12 @@ static enum mb_err bad_frame(const struct mb_vm_op *op, uint32_t i, unsigned lea
                     op->va.addr, i, pfn);
 }
 
-/* The frame that an entry of this leaf size may name for who presents `cap`; NULL: it may not. Only
- * OWNED frames have a capability. */
-static inline struct mb__frame *frame_for(struct mb_vm *vm, uint32_t pfn, uint32_t leaf_mask,
-                                          uint64_t cap)
-{
-    struct mb__frame *frame;
-
-    if (pfn & leaf_mask)
-        return NULL;
-    frame = mb__frame_at(vm, mb__frame_of(pfn));
-    if (!frame || frame->cap != cap || mb__frame_refs(frame) >= MB__REFS_MAX)
-        return NULL;
-    return frame;
-}
-
 /* The window of a slot, entered into the batch; NULL: *err says why not. */
 static struct mb__window *window_of(struct mb_vm *vm, const struct mb_vm_op *op,
-                                    const struct mb__slot *slot, enum mb_err *err)
+                                    const struct mb__region *region, uint32_t slot,
+                                    enum mb_err *err)
 {
-    struct mb__window *window = vm->windows.data[slot->window];
+    struct mb__window *window = vm->windows.data[region->slot.window[slot]];
 
     if (!window) {
         *err = mb__fail(MB_ERR_NOT_FOUND,
@@ -137,9 +115,9 @@ static struct mb__window *window_of(struct mb_vm *vm, const struct mb_vm_op *op,
     return window;
 }
 
-static uint32_t new_flags(enum mb_prot prot)
+static unsigned new_flags(enum mb_prot prot)
 {
-    return MB__SLOT_MAPPED | (uint32_t)prot << MB__SLOT_PROT_SHIFT;
+    return MB__SLOT_MAPPED | (unsigned)prot << MB__SLOT_PROT_SHIFT;
 }
 
 /* Part of an operation that lies in one window. */
@@ -151,83 +129,111 @@ struct part {
     uint32_t first;    /* slot of the region that is the operation's slot 0 */
 };
 
-/* Notes what the slot holds before its first change in this batch; room was reserved. */
-static inline struct mb__log *touch(struct mb__log *log, const struct mb__slot *slot,
-                                    uint8_t region, uint32_t index)
+/* How many of `most` slots, at least one, have the flags of the first. */
+static uint32_t alike(const uint8_t *flags, uint32_t most)
 {
-    if (slot->flags & MB__SLOT_TOUCHED)
-        return log;
-    *log = (struct mb__log){index, slot->pfn, (uint8_t)slot->flags, region};
-    return log + 1;
+    const uint64_t eight = flags[0] * UINT64_C(0x0101010101010101);
+    uint32_t n = 1;
+
+    for (uint64_t next; n + sizeof(next) <= most; n += sizeof(next)) {
+        memcpy(&next, flags + n, sizeof(next));
+        if (next != eight)
+            break;
+    }
+    while (n < most && flags[n] == flags[0])
+        n++;
+    return n;
+}
+
+static uint32_t count_other(const mb_pfn *a, const mb_pfn *b, uint32_t count)
+{
+    uint32_t other = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        other += a[i].n != b[i].n;
+    return other;
+}
+
+/* Notes what a stretch of slots with these flags holds, unless the batch has done so before; room
+ * was reserved. */
+static void note(struct mb__batch *batch, const struct mb__region *region, uint8_t index,
+                 uint32_t slot, uint32_t count)
+{
+    struct mb__log *last = batch->log.count ? &batch->log.data[batch->log.count - 1] : NULL;
+    uint8_t flags = region->slot.flags[slot];
+    uint32_t old = (uint32_t)batch->old_pfns.count;
+
+    if (flags & MB__SLOT_TOUCHED)
+        return;
+    if (flags & MB__SLOT_MAPPED) {
+        memcpy(batch->old_pfns.data + old, region->slot.pfn + slot, count * sizeof(mb_pfn));
+        batch->old_pfns.count += count;
+    }
+    if (last && last->slot + last->count == slot && last->region == index &&
+        last->old_flags == flags)
+        last->count += count;
+    else
+        batch->log.data[batch->log.count++] = (struct mb__log){slot, count, old, flags, index};
 }
 
 /*
- * All three apply operations to the record; slots before an error stay changed, the log undoes
- * them. A new entry takes its reference at once, whatever the slot showed before; the old entry's
- * goes when the batch's fence has passed. Counters are kept in locals: these loops are the host's
- * share of a batch.
+ * Both apply operations to the record; slots before an error stay changed, the log undoes them. A
+ * new entry takes its reference at once, whatever the slot showed before; the old entry's goes when
+ * the batch's fence has passed, or here, if the batch itself made it and it was never written.
  */
 static enum mb_err map_part(struct mb_vm *vm, const struct part *part)
 {
     const struct mb_vm_op *op = part->op;
-    uint32_t flags = new_flags(op->prot) | marks(&vm->batch, MB__SLOT_NEW | MB__SLOT_TOUCHED);
-    uint32_t mapped = 0, old = 0, visible = 0, i;
+    const mb_pfn *pfns = op->pfns + part->from;
+    struct mb__slots *slots = &part->region->slot;
+    unsigned flags = new_flags(op->prot) | marks(&vm->batch, MB__SLOT_NEW | MB__SLOT_TOUCHED);
     uint32_t leaf_mask = (1u << (part->region->leaf_shift - MB_PFN_SHIFT)) - 1;
-    uint32_t step = MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN) ? 0 : MB__REF;
-    uint8_t index = (uint8_t)(part->region - vm->region);
-    struct mb__log *log = vm->batch.log.data + vm->batch.log.count;
-    struct mb__slot *slot = part->region->slot + part->first + part->from;
+    uint32_t count = part->to - part->from, slot = part->first + part->from, end = slot + count;
+    uint32_t taken = mb__refs_take(vm, pfns, count, leaf_mask, op->cap);
 
-    for (i = part->from; i < part->to; i++, slot++) {
-        uint32_t pfn = op->pfns[i].n;
-        struct mb__frame *frame = frame_for(vm, pfn, leaf_mask, op->cap);
-
-        if (!frame)
-            break;
-        /* Frames are scattered, and the table of all of them is larger than a core's cache. */
-        if (i + AHEAD < part->to)
-            __builtin_prefetch(mb__frame_at(vm, mb__frame_of(op->pfns[i + AHEAD].n)), 1);
-        log = touch(log, slot, index, part->first + i);
-        mapped += ~slot->flags & MB__SLOT_MAPPED;
-        old += slot->flags & MB__SLOT_TOUCHED ? 0 : slot->flags & MB__SLOT_MAPPED;
-        visible += mb__slot_visible(slot->flags) && slot->pfn != pfn;
-        forget_new(vm, slot);
-        frame->word += step;
-        slot->pfn = pfn;
-        slot->flags = flags;
+    if (taken < count) {
+        unref_all_now(vm, pfns, taken);
+        return bad_frame(op, part->from + taken, part->region->leaf_shift);
     }
-    part->window->mapped += mapped;
-    vm->batch.old += old;
-    vm->batch.visible += visible;
-    vm->batch.log.count = (size_t)(log - vm->batch.log.data);
-    return i < part->to ? bad_frame(op, i, part->region->leaf_shift) : MB_OK;
+    for (; slot < end; slot += count, pfns += count) {
+        unsigned old = slots->flags[slot];
+
+        count = alike(slots->flags + slot, end - slot);
+        note(&vm->batch, part->region, (uint8_t)(part->region - vm->region), slot, count);
+        part->window->mapped += old & MB__SLOT_MAPPED ? 0 : count;
+        if (mb__slot_visible(old))
+            vm->batch.visible += count_other(slots->pfn + slot, pfns, count);
+        if (old & MB__SLOT_NEW)
+            unref_all_now(vm, slots->pfn + slot, count);
+        memcpy(slots->pfn + slot, pfns, count * sizeof(*pfns));
+        memset(slots->flags + slot, (int)flags, count);
+    }
+    return MB_OK;
 }
 
 static enum mb_err change_part(struct mb_vm *vm, const struct part *part)
 {
     const struct mb_vm_op *op = part->op;
-    uint32_t flags = op->kind == MB_VM_PROTECT ? new_flags(op->prot) : 0, old = 0, visible = 0, i;
-    uint32_t touched = marks(&vm->batch, MB__SLOT_TOUCHED);
-    uint8_t index = (uint8_t)(part->region - vm->region);
-    struct mb__log *log = vm->batch.log.data + vm->batch.log.count;
-    struct mb__slot *slot = part->region->slot + part->first + part->from;
+    struct mb__slots *slots = &part->region->slot;
+    unsigned flags = op->kind == MB_VM_PROTECT ? new_flags(op->prot) : 0;
+    unsigned touched = marks(&vm->batch, MB__SLOT_TOUCHED);
+    uint32_t slot = part->first + part->from, end = part->first + part->to, count;
 
-    for (i = part->from; i < part->to && slot->flags & MB__SLOT_MAPPED; i++, slot++) {
-        log = touch(log, slot, index, part->first + i);
-        old += !(slot->flags & MB__SLOT_TOUCHED);
-        visible += mb__slot_visible(slot->flags) && slot->flags != flags;
-        if (!flags)
-            forget_new(vm, slot);
-        slot->flags = flags | touched | (slot->flags & MB__SLOT_NEW);
+    for (; slot < end && slots->flags[slot] & MB__SLOT_MAPPED; slot += count) {
+        unsigned old = slots->flags[slot], kept = flags ? old & MB__SLOT_NEW : 0;
+
+        count = alike(slots->flags + slot, end - slot);
+        note(&vm->batch, part->region, (uint8_t)(part->region - vm->region), slot, count);
+        vm->batch.visible += mb__slot_visible(old) && old != flags ? count : 0;
+        part->window->mapped -= flags ? 0 : count;
+        if (!flags && old & MB__SLOT_NEW)
+            unref_all_now(vm, slots->pfn + slot, count);
+        memset(slots->flags + slot, (int)(flags | touched | kept), count);
     }
-    vm->batch.old += old;
-    vm->batch.visible += visible;
-    part->window->mapped -= flags ? 0 : i - part->from;
-    vm->batch.log.count = (size_t)(log - vm->batch.log.data);
-    if (i == part->to)
+    if (slot == end)
         return MB_OK;
-    return mb__fail(MB_ERR_NOT_MAPPED, "slot %u of the %s at %#" PRIx64 " is not mapped", i,
-                    flags ? "protect" : "unmap", op->va.addr);
+    return mb__fail(MB_ERR_NOT_MAPPED, "slot %u of the %s at %#" PRIx64 " is not mapped",
+                    slot - part->first, flags ? "protect" : "unmap", op->va.addr);
 }
 
 static enum mb_err apply(struct mb_vm *vm, const struct mb_vm_op *op)
@@ -235,11 +241,11 @@ static enum mb_err apply(struct mb_vm *vm, const struct mb_vm_op *op)
     struct part part = {.op = op, .region = mb__window_region(vm, op->va)};
     enum mb_err err = MB_OK;
 
-    part.first = (uint32_t)((op->va.addr - part.region->base.addr) >> part.region->leaf_shift);
+    part.first = mb__slot_at(part.region, op->va);
     for (; !err && part.from < op->frames; part.from = part.to) {
         uint32_t slot = part.first + part.from, left;
 
-        part.window = window_of(vm, op, &part.region->slot[slot], &err);
+        part.window = window_of(vm, op, part.region, slot, &err);
         if (!part.window)
             break;
         left = part.window->slot + part.window->slots - slot;
@@ -249,21 +255,28 @@ static enum mb_err apply(struct mb_vm *vm, const struct mb_vm_op *op)
     return err;
 }
 
+static void undo_slot(struct mb_vm *vm, const struct mb__log *log, uint32_t k)
+{
+    struct mb__slots *slots = &vm->region[log->region].slot;
+    uint32_t slot = log->slot + k;
+    struct mb__window *window = vm->windows.data[slots->window[slot]];
+    uint8_t flags = slots->flags[slot];
+
+    if (flags & MB__SLOT_NEW || (vm->batch.single && vm->batch.kind == MB_VM_MAP))
+        unref_now(vm, slots->pfn[slot].n);
+    window->mapped += log->old_flags & MB__SLOT_MAPPED;
+    window->mapped -= flags & MB__SLOT_MAPPED;
+    if (log->old_flags & MB__SLOT_MAPPED)
+        slots->pfn[slot] = vm->batch.old_pfns.data[log->old + k];
+    slots->flags[slot] = log->old_flags;
+}
+
 /* Puts back what the log says, and the references that the batch took. */
 static void undo_record(struct mb_vm *vm)
 {
     for (size_t i = 0; i < vm->batch.log.count; i++) {
-        const struct mb__log *log = &vm->batch.log.data[i];
-        struct mb__slot *slot = log_slot(vm, log);
-        struct mb__window *window = vm->windows.data[slot->window];
-
-        if (vm->batch.single && vm->batch.kind == MB_VM_MAP)
-            unref_now(vm, slot->pfn);
-        forget_new(vm, slot);
-        window->mapped += log->old_flags & MB__SLOT_MAPPED;
-        window->mapped -= slot->flags & MB__SLOT_MAPPED;
-        slot->pfn = log->old_pfn;
-        slot->flags = log->old_flags;
+        for (uint32_t k = 0; k < vm->batch.log.data[i].count; k++)
+            undo_slot(vm, &vm->batch.log.data[i], k);
     }
 }
 
@@ -313,7 +326,8 @@ static enum mb_err record(struct mb_vm *vm, const struct mb_vm_op *ops, unsigned
         err = check_op(vm, &ops[i], &region);
         slots += ops[i].frames;
     }
-    if (!err && !MB_VEC_RESERVE(&vm->batch.log, slots))
+    if (!err &&
+        (!MB_VEC_RESERVE(&vm->batch.log, slots) || !MB_VEC_RESERVE(&vm->batch.old_pfns, slots)))
         err = mb__no_host_memory("the log of a batch");
     for (unsigned i = 0; !err && i < count; i++)
         err = apply(vm, &ops[i]);
@@ -331,15 +345,12 @@ static void intend(struct mb_vm *vm, const struct mb_vm_op *ops, unsigned count)
         return;
     for (unsigned i = 0; i < count; i++) {
         const struct mb__region *region = mb__window_region(vm, ops[i].va);
-        uint32_t first = (uint32_t)((ops[i].va.addr - region->base.addr) >> region->leaf_shift);
+        uint32_t slot = mb__slot_at(region, ops[i].va), end = slot + ops[i].frames;
 
-        for (uint32_t k = 0; k < ops[i].frames; k++) {
-            const struct mb__slot *slot = &region->slot[first + k];
-            mb_pfn pfn = {slot->pfn};
-
-            vm->hw->ops->intend(vm->hw, mb__slot_va(region, first + k), 1, region->leaf_shift,
-                                mb__slot_visible(slot->flags) ? &pfn : NULL);
-        }
+        for (; slot < end; slot++)
+            vm->hw->ops->intend(vm->hw, mb__slot_va(region, slot), 1, region->leaf_shift,
+                                mb__slot_visible(region->slot.flags[slot]) ? &region->slot.pfn[slot]
+                                                                           : NULL);
     }
 }
 
@@ -352,15 +363,27 @@ enum {
     CHANGE_PROT_SHIFT = 2,
 };
 
-static inline unsigned change_of(const struct mb__log *log, const struct mb__slot *slot)
+/* `same`: both name the same frame. */
+static inline unsigned change_of(unsigned old_flags, unsigned flags, bool same)
 {
-    unsigned was = mb__slot_visible(log->old_flags), now = mb__slot_visible(slot->flags);
+    unsigned was = mb__slot_visible(old_flags), now = mb__slot_visible(flags);
 
-    if (was & now && log->old_pfn == slot->pfn && !((log->old_flags ^ slot->flags) & MB__SLOT_PROT))
+    if (was & now && same && !((old_flags ^ flags) & MB__SLOT_PROT))
         return 0;
     if (!now)
         return was;
-    return was | CHANGE_NOW | (unsigned)mb__slot_prot(slot->flags) << CHANGE_PROT_SHIFT;
+    return was | CHANGE_NOW | (unsigned)mb__slot_prot(flags) << CHANGE_PROT_SHIFT;
+}
+
+/* What happens to slot `k` of a stretch of the log. */
+static inline unsigned change_at(const struct mb_vm *vm, const struct mb__log *log, uint32_t k)
+{
+    const struct mb__slots *slots = &vm->region[log->region].slot;
+    uint32_t slot = log->slot + k;
+    bool same = log->old_flags & MB__SLOT_MAPPED &&
+                mb__pfn_eq(vm->batch.old_pfns.data[log->old + k], slots->pfn[slot]);
+
+    return change_of(log->old_flags, slots->flags[slot], same);
 }
 
 /* Appends a run to a list, or lengthens the last one. `list` is a MB_VEC of runs. */
@@ -392,48 +415,50 @@ static bool plan_stretch(struct mb__batch *batch, uint8_t region, uint32_t slot,
     return ADD_RUN(&batch->writes, run);
 }
 
-/* The longest stretch from log entry `i` on that lies in one group and changes in one way. Returns
- * the index behind it; 0: no memory. */
-static size_t plan_from(struct mb_vm *vm, size_t i)
+/* The longest part of a log's stretch from slot `k` on that lies in one group and changes in one
+ * way. Returns its length; 0: no memory. */
+static uint32_t plan_from(struct mb_vm *vm, const struct mb__log *log, uint32_t k)
 {
     struct mb__batch *batch = &vm->batch;
-    const struct mb__log *log = &batch->log.data[i], *end = batch->log.data + batch->log.count;
     const struct mb__region *region = &vm->region[log->region];
-    const struct mb__slot *slot = &region->slot[log->slot];
-    uint32_t first = log->slot, last = first | ((UINT32_C(1) << region->group_shift) - 1);
-    uint8_t index = log->region;
-    unsigned change = change_of(log, slot);
-    mb_pfn *pfns = batch->pfns.data + batch->pfns.count;
-    uint32_t count = 0;
+    uint32_t first = log->slot + k, last = first | ((UINT32_C(1) << region->group_shift) - 1);
+    uint32_t most = last - first + 1 < log->count - k ? last - first + 1 : log->count - k;
+    unsigned change = change_at(vm, log, k);
+    uint32_t count = 1;
 
-    do {
-        pfns[count++].n = slot->pfn;
-        log++;
-        slot++;
-    } while (log < end && log->slot == first + count && log->slot <= last && log->region == index &&
-             change_of(log, slot) == change);
-    if (change & CHANGE_NOW)
+    while (count < most && change_at(vm, log, k + count) == change)
+        count++;
+    if (!change)
+        return count;
+    if (change & CHANGE_NOW) {
+        memcpy(batch->pfns.data + batch->pfns.count, region->slot.pfn + first,
+               count * sizeof(mb_pfn));
         batch->pfns.count += count;
-    if (change &&
-        (!plan_stretch(batch, index, first, count, change) ||
-         mb__group_touch(vm, index, first >> region->group_shift, change & CHANGE_WAS ? count : 0,
-                         change & CHANGE_NOW ? count : 0)))
+    }
+    if (!plan_stretch(batch, log->region, first, count, change) ||
+        mb__groups_touch(vm, log->region, first, count, change & CHANGE_WAS, change & CHANGE_NOW))
         return 0;
-    return i + count;
+    return count;
 }
 
 static enum mb_err plan_each(struct mb_vm *vm)
 {
     struct mb__batch *batch = &vm->batch;
+    size_t slots = 0;
 
-    /* plan_from writes a stretch's frames before it knows whether they are needed. */
-    if (!MB_VEC_RESERVE(&batch->pfns, batch->log.count))
+    for (size_t i = 0; i < batch->log.count; i++)
+        slots += batch->log.data[i].count;
+    if (!MB_VEC_RESERVE(&batch->pfns, slots))
         return mb__no_host_memory("the frames of a batch");
     batch->frames = batch->pfns.data;
-    for (size_t i = 0; i < batch->log.count;) {
-        i = plan_from(vm, i);
-        if (!i)
-            return mb__no_host_memory("the runs of a batch");
+    for (size_t i = 0; i < batch->log.count; i++) {
+        const struct mb__log *log = &batch->log.data[i];
+
+        for (uint32_t k = 0, count; k < log->count; k += count) {
+            count = plan_from(vm, log, k);
+            if (!count)
+                return mb__no_host_memory("the runs of a batch");
+        }
     }
     return MB_OK;
 }
@@ -443,34 +468,14 @@ static enum mb_err plan_each(struct mb_vm *vm)
 static enum mb_err plan_uniform(struct mb_vm *vm, const struct mb_vm_op *op, unsigned change)
 {
     struct mb__batch *batch = &vm->batch;
-    uint32_t slot = batch->log.data[0].slot, left = op->frames;
+    uint32_t slot = batch->log.data[0].slot;
     uint8_t index = batch->log.data[0].region;
-    unsigned shift = vm->region[index].group_shift;
 
-    batch->frames = op->pfns;
-    if (op->kind == MB_VM_PROTECT) {
-        const struct mb__slot *slots = &vm->region[index].slot[slot];
-
-        if (!MB_VEC_RESERVE(&batch->pfns, left))
-            return mb__no_host_memory("the frames of a batch");
-        for (uint32_t i = 0; i < left; i++)
-            batch->pfns.data[i].n = slots[i].pfn;
-        batch->frames = batch->pfns.data;
-    }
-    batch->pfns.count = left; /* what plan_stretch counts back from */
-    if (!plan_stretch(batch, index, slot, left, change))
+    batch->frames = op->kind == MB_VM_PROTECT ? vm->region[index].slot.pfn + slot : op->pfns;
+    batch->pfns.count = op->frames; /* what plan_stretch counts back from */
+    if (!plan_stretch(batch, index, slot, op->frames, change))
         return mb__no_host_memory("the runs of a batch");
-    while (left) {
-        uint32_t part = (((slot >> shift) + 1) << shift) - slot;
-
-        part = part < left ? part : left;
-        if (mb__group_touch(vm, index, slot >> shift, change & CHANGE_WAS ? part : 0,
-                            change & CHANGE_NOW ? part : 0))
-            return MB_ERR_HOST_MEMORY;
-        slot += part;
-        left -= part;
-    }
-    return MB_OK;
+    return mb__groups_touch(vm, index, slot, op->frames, change & CHANGE_WAS, change & CHANGE_NOW);
 }
 
 static enum mb_err plan(struct mb_vm *vm, const struct mb_vm_op *ops)
@@ -480,7 +485,7 @@ static enum mb_err plan(struct mb_vm *vm, const struct mb_vm_op *ops)
     bool all = batch->visible == ops->frames; /* slots lose an entry (a map: another frame's) */
     enum mb_err err;
 
-    if (batch->single && ops->kind == MB_VM_MAP && ops->prot && (!batch->old || all))
+    if (batch->single && ops->kind == MB_VM_MAP && ops->prot && (!batch->old_pfns.count || all))
         err = plan_uniform(vm, ops, all ? now | CHANGE_WAS : now);
     else if (batch->single && ops->kind == MB_VM_UNMAP && all)
         err = plan_uniform(vm, ops, CHANGE_WAS);
@@ -578,15 +583,10 @@ static enum mb_err emit(struct mb_vm *vm, const struct mb_hw_stream *stream)
 /* Without marks every old entry has gone the same way. */
 static void settle_single(struct mb_vm *vm, struct mb__wait *refs)
 {
-    const struct mb__log *log = vm->batch.log.data, *end = log + vm->batch.log.count;
-    uint32_t count = 0;
-
-    for (; refs && vm->batch.kind != MB_VM_PROTECT && log < end; log++) {
-        if (log->old_flags & MB__SLOT_MAPPED)
-            refs->frames[count++] = mb__frame_of(log->old_pfn);
-    }
-    if (refs)
-        refs->count = count;
+    if (!refs)
+        return;
+    refs->count = (uint32_t)vm->batch.old_pfns.count;
+    memcpy(refs->pfns, vm->batch.old_pfns.data, refs->count * sizeof(*refs->pfns));
 }
 
 /* Slots lose their marks; old entries' references go into `refs` (NULL: there are none). */
@@ -596,13 +596,16 @@ static void settle_slots(struct mb_vm *vm, struct mb__wait *refs)
     uint32_t count = 0;
 
     for (; log < end; log++) {
-        struct mb__slot *slot = log_slot(vm, log);
+        uint8_t *flags = vm->region[log->region].slot.flags + log->slot;
+        const mb_pfn *old =
+            log->old_flags & MB__SLOT_MAPPED ? vm->batch.old_pfns.data + log->old : NULL;
 
-        /* The old entry is gone, or another one (of the same frame perhaps) has taken its place. */
-        if (refs && log->old_flags & MB__SLOT_MAPPED &&
-            (slot->flags & MB__SLOT_NEW || !(slot->flags & MB__SLOT_MAPPED)))
-            refs->frames[count++] = mb__frame_of(log->old_pfn);
-        slot->flags &= ~(uint32_t)(MB__SLOT_TOUCHED | MB__SLOT_NEW);
+        for (uint32_t k = 0; k < log->count; k++) {
+            /* The old entry is gone, or another one (of the same frame perhaps) is in its place. */
+            if (old && (flags[k] & MB__SLOT_NEW || !(flags[k] & MB__SLOT_MAPPED)))
+                refs->pfns[count++] = old[k];
+            flags[k] &= (uint8_t) ~(MB__SLOT_TOUCHED | MB__SLOT_NEW);
+        }
     }
     if (refs)
         refs->count = count;
@@ -642,8 +645,9 @@ static void drop_waits(struct mb_vm *vm, struct waits *waits)
 static enum mb_err make_waits(struct mb_vm *vm, struct waits *waits)
 {
     *waits = (struct waits){0};
-    if (vm->batch.old) {
-        waits->refs = mb__wait_new(vm, MB__WAIT_REFS, 1, vm->batch.old);
+    /* A protect alone leaves every reference where it is. */
+    if (vm->batch.old_pfns.count && !(vm->batch.single && vm->batch.kind == MB_VM_PROTECT)) {
+        waits->refs = mb__wait_new(vm, MB__WAIT_REFS, 1, (uint32_t)vm->batch.old_pfns.count);
         if (!waits->refs)
             return MB_ERR_HOST_MEMORY;
     }
@@ -738,9 +742,7 @@ static enum mb_err clear_window(struct mb_vm *vm, const struct mb__window *windo
     enum mb_err err = MB_OK;
 
     for (uint32_t i = 0; !err && i < window->slots; i++) {
-        struct mb__slot *slot = &region->slot[window->slot + i];
-
-        if (mb__slot_visible(slot->flags))
+        if (mb__slot_visible(region->slot.flags[window->slot + i]))
             err = mb__pgt_leaves(vm, region, window->slot + i, 1, NULL, MB_PROT_NONE);
         if (vm->hw->ops->intend)
             vm->hw->ops->intend(vm->hw, mb__slot_va(region, window->slot + i), 1,

@@ -119,20 +119,21 @@ static enum mb_err count_entries(struct mb_vm *vm, uint32_t *entries, uint32_t e
         const struct mb__window *window = vm->windows.data[i];
 
         for (uint32_t k = 0; window && k < window->slots; k++) {
-            const struct mb__slot *slot = &vm->region[window->region].slot[window->slot + k];
-            const struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(slot->pfn));
+            const struct mb__slots *slots = &vm->region[window->region].slot;
+            uint32_t pfn = slots->pfn[window->slot + k].n;
+            const struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(pfn));
 
-            if (!(slot->flags & MB__SLOT_MAPPED))
+            if (!(slots->flags[window->slot + k] & MB__SLOT_MAPPED))
                 continue;
             if (!frame || (frame->word & MB__STATE) == MB__NONE)
-                return BROKEN("refs: a slot names frame %#x, which no slab holds", slot->pfn);
+                return BROKEN("refs: a slot names frame %#x, which no slab holds", pfn);
             entries[frame->home]++;
         }
     }
     for (size_t i = 0; i < vm->queues.count; i++) {
         for (const struct mb__wait *wait = vm->queues.data[i].head; wait; wait = wait->next) {
             for (uint32_t k = 0; wait->kind == MB__WAIT_REFS && k < wait->count; k++)
-                entries[mb__frame_known(vm, wait->frames[k])->home]++;
+                entries[mb__frame_known(vm, mb__frame_of(wait->pfns[k].n))->home]++;
         }
     }
     return MB_OK;
@@ -170,17 +171,18 @@ enum mb_err mb__check_owned(struct mb_vm *vm)
         const struct mb__window *window = vm->windows.data[i];
 
         for (uint32_t k = 0; window && k < window->slots; k++) {
-            const struct mb__slot *slot = &vm->region[window->region].slot[window->slot + k];
-            const struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(slot->pfn));
+            const struct mb__slots *slots = &vm->region[window->region].slot;
+            uint32_t pfn = slots->pfn[window->slot + k].n;
+            const struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(pfn));
 
-            if (!(slot->flags & MB__SLOT_MAPPED))
+            if (!(slots->flags[window->slot + k] & MB__SLOT_MAPPED))
                 continue;
             if (!frame || (frame->word & MB__STATE) == MB__FREE ||
                 (frame->word & MB__STATE) == MB__NONE)
-                return BROKEN(
-                    "owned: slot %u of the window at %#" PRIx64 " names frame %#x, which is "
-                    "not owned",
-                    k, mb__slot_va(&vm->region[window->region], window->slot).addr, slot->pfn);
+                return BROKEN("owned: slot %u of the window at %#" PRIx64
+                              " names frame %#x, which is "
+                              "not owned",
+                              k, mb__slot_va(&vm->region[window->region], window->slot).addr, pfn);
         }
     }
     return MB_OK;
@@ -207,19 +209,19 @@ static enum mb_err check_window(struct mb_vm *vm, const struct mb__window *windo
     uint32_t id = window->state == MB__WINDOW_LIVE ? window->id : 0, mapped = 0;
 
     for (uint32_t k = 0; k < window->slots; k++) {
-        const struct mb__slot *slot = &region->slot[window->slot + k];
-        uint32_t group = (window->slot + k) >> region->group_shift;
+        uint32_t slot = window->slot + k, group = slot >> region->group_shift;
+        uint8_t flags = region->slot.flags[slot];
         struct mb__span span;
 
-        if (slot->window != id)
+        if (region->slot.window[slot] != id)
             return BROKEN("windows: slot %u of window %u names window %u", k, window->id,
-                          slot->window);
-        if (slot->flags & (MB__SLOT_TOUCHED | MB__SLOT_NEW))
+                          region->slot.window[slot]);
+        if (flags & (MB__SLOT_TOUCHED | MB__SLOT_NEW))
             return BROKEN("windows: slot %u of window %u is marked by no batch", k, window->id);
         if (mb__ranges_at(&region->clean, group, &span) || group >= region->top)
             return BROKEN("windows: slot %u of window %u lies among clean addresses", k,
                           window->id);
-        mapped += slot->flags & MB__SLOT_MAPPED;
+        mapped += flags & MB__SLOT_MAPPED;
     }
     if (mapped != window->mapped || (mapped && window->state != MB__WINDOW_LIVE))
         return BROKEN("windows: window %u in state %d counts %u mapped slots and has %u",
@@ -273,7 +275,7 @@ static enum mb_err check_group(const struct mb_vm *vm, const struct mb__region *
     struct mb__span span;
 
     for (uint32_t i = 0; i < UINT32_C(1) << region->group_shift; i++)
-        mapped += mb__slot_visible(region->slot[(g << region->group_shift) + i].flags);
+        mapped += mb__slot_visible(region->slot.flags[(g << region->group_shift) + i]);
     if (mapped != group->mapped)
         return BROKEN("groups: group %u counts %u entries and has %u", g, group->mapped, mapped);
     if (mapped && !(group->flags & MB__GROUP_CACHED))

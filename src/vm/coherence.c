@@ -30,19 +30,38 @@
 #include "base/err.h"
 #include "vm/internal.h"
 
-enum mb_err mb__group_touch(struct mb_vm *vm, uint8_t region, uint32_t g, unsigned was,
-                            unsigned now)
+/* Enters a group into the batch. */
+static bool enter(struct mb__batch *batch, struct mb__group *group, uint8_t region, uint32_t g)
 {
-    struct mb__group *group = &vm->region[region].group[g];
+    struct mb__touched *last =
+        batch->groups.count ? &batch->groups.data[batch->groups.count - 1] : NULL;
 
-    if (group->touched != vm->batch.number) {
-        if (!MB_VEC_PUSH(&vm->batch.groups, ((struct mb__touched){g, region})))
+    if (last && last->region == region && last->group + last->groups == g)
+        last->groups++;
+    else if (!MB_VEC_PUSH(&batch->groups, ((struct mb__touched){g, 1, region})))
+        return false;
+    group->touched = batch->number;
+    group->was = group->now = 0;
+    return true;
+}
+
+enum mb_err mb__groups_touch(struct mb_vm *vm, uint8_t index, uint32_t slot, uint32_t count,
+                             bool was, bool now)
+{
+    const struct mb__region *region = &vm->region[index];
+    uint32_t end = slot + count, size = UINT32_C(1) << region->group_shift, next;
+
+    for (; slot < end; slot = next) {
+        uint32_t g = slot >> region->group_shift;
+        struct mb__group *group = &region->group[g];
+
+        next = (slot | (size - 1)) + 1;
+        next = next < end ? next : end;
+        if (group->touched != vm->batch.number && !enter(&vm->batch, group, index, g))
             return mb__no_host_memory("a list of groups");
-        group->touched = vm->batch.number;
-        group->was = group->now = 0;
+        group->was = (uint16_t)(group->was + (was ? next - slot : 0));
+        group->now = (uint16_t)(group->now + (now ? next - slot : 0));
     }
-    group->was = (uint16_t)(group->was + was);
-    group->now = (uint16_t)(group->now + now);
     return MB_OK;
 }
 
@@ -184,21 +203,23 @@ static void settle(struct mb_vm *vm, struct mb__region *region, uint32_t g)
 
 void mb__groups_commit(struct mb_vm *vm)
 {
-    const struct mb__batch *batch = &vm->batch;
+    const struct mb__touched *touched = vm->batch.groups.data;
+    const struct mb__touched *end = touched + vm->batch.groups.count;
 
-    for (size_t i = 0; i < batch->groups.count; i++) {
-        const struct mb__touched *touched = &batch->groups.data[i];
+    for (; touched < end; touched++) {
         struct mb__group *group = &vm->region[touched->region].group[touched->group];
 
-        group->mapped = (uint16_t)(group->mapped + group->now - group->was);
-        group->was = group->now = 0;
+        for (uint32_t i = 0; i < touched->groups; i++, group++) {
+            group->mapped = (uint16_t)(group->mapped + group->now - group->was);
+            group->was = group->now = 0;
+        }
     }
-    for (size_t i = 0; i < batch->groups.count; i++) {
-        struct mb__region *region = &vm->region[batch->groups.data[i].region];
-        uint32_t g = batch->groups.data[i].group;
+    for (touched = vm->batch.groups.data; touched < end; touched++) {
+        struct mb__region *region = &vm->region[touched->region];
+        uint32_t last = touched->group + touched->groups + vm->guard_groups;
 
-        settle(vm, region, g);
-        if (vm->guard_groups && g + 1 < region->groups)
-            settle(vm, region, g + 1);
+        last = last < region->groups ? last : region->groups;
+        for (uint32_t g = touched->group; g < last; g++)
+            settle(vm, region, g);
     }
 }

@@ -84,6 +84,59 @@ void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count)
     }
 }
 
+/* As mb__refs_take(), as long as the frames lie in the chunk of the first; returns how many. */
+static uint32_t take_in_chunk(struct mb__frame *chunk, const mb_pfn *pfns, uint32_t count,
+                              uint32_t leaf_mask, uint64_t cap)
+{
+    const uint32_t step = MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN) ? 0 : MB__REF;
+    const uint32_t number = mb__chunk_of(pfns[0].n);
+    uint32_t i;
+
+    for (i = 0; i < count; i++) {
+        uint32_t pfn = pfns[i].n;
+        struct mb__frame *frame = mb__frame_in(chunk, pfn);
+
+        if (mb__chunk_of(pfn) != number || pfn & leaf_mask || frame->cap != cap ||
+            mb__frame_refs(frame) >= MB__REFS_MAX)
+            break;
+        frame->word += step;
+    }
+    return i;
+}
+
+uint32_t mb__refs_take(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count, uint32_t leaf_mask,
+                       uint64_t cap)
+{
+    uint32_t taken = 0, more = 1;
+
+    for (; more && taken < count; taken += more) {
+        struct mb__frame *chunk = vm->frames[mb__chunk_of(pfns[taken].n)];
+
+        more = chunk ? take_in_chunk(chunk, pfns + taken, count - taken, leaf_mask, cap) : 0;
+    }
+    return taken;
+}
+
+void mb__refs_drop(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count)
+{
+    uint32_t i = 0;
+
+    if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
+        return;
+    while (i < count) {
+        uint32_t chunk = mb__chunk_of(pfns[i].n);
+
+        for (; i < count && mb__chunk_of(pfns[i].n) == chunk; i++) {
+            struct mb__frame *frame = mb__frame_in(vm->frames[chunk], pfns[i].n);
+
+            frame->word -= MB__REF;
+            if (frame->word ==
+                ((uint32_t)MB__DRAINING | (uint32_t)MB__REF)) /* no fence, home only */
+                mb__frames_free(vm, frame->home, 1);
+        }
+    }
+}
+
 /* ------------------------------------------------------------ alloc */
 
 static bool take(struct mb_vm *vm, uint32_t first, uint32_t count)
@@ -429,12 +482,11 @@ enum mb_err mb__home_pfns(struct mb_vm *vm, mb_va va, uint32_t frames, mb_pfn *o
 static void look_at(struct mb_vm *vm, const struct mb__region *region, mb_va va, uint32_t count,
                     struct mb_vm_look *out)
 {
-    const struct mb__slot *slot =
-        region ? &region->slot[(va.addr - region->base.addr) >> region->leaf_shift] : NULL;
+    const mb_pfn *pfns = region ? region->slot.pfn + mb__slot_at(region, va) : NULL;
     uint32_t page = region ? 0 : page_of(vm, va), before = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        uint32_t n = slot ? mb__frame_of(slot[i].pfn) : vm->homes[page + i].frame;
+        uint32_t n = pfns ? mb__frame_of(pfns[i].n) : vm->homes[page + i].frame;
         const struct mb__frame *frame = mb__frame_at(vm, n);
         uint32_t refs = frame && state_of(frame) == MB__OWNED ? mb__frame_refs(frame) : 0;
 

@@ -105,12 +105,15 @@ enum {
     MB__SLOT_TOUCHED = 8, /* in the log of the batch being built */
 };
 
-/* One slot of a window. A mapping without access (MB_PROT_NONE) is MAPPED, holds its frame and has
- * a cleared entry on the device. */
-struct mb__slot {
-    uint32_t pfn;    /* valid while MAPPED */
-    uint32_t window; /* number of the window that has it, 0: none */
-    uint32_t flags;
+/*
+ * What is known of a window's slots, one array for each property, so that a batch over a range
+ * compares, copies and fills stretches of them. A mapping without access (MB_PROT_NONE) is MAPPED,
+ * holds its frame and has a cleared entry on the device.
+ */
+struct mb__slots {
+    mb_pfn *pfn;      /* valid while MAPPED */
+    uint32_t *window; /* number of the window that has it, 0: none */
+    uint8_t *flags;   /* MB__SLOT_*; NULL for the home region, as the other two */
 };
 
 enum {
@@ -130,13 +133,13 @@ struct mb__group {
 
 struct mb__region {
     mb_va base;
-    uint64_t bytes;          /* 0: not reserved */
-    unsigned leaf_shift;     /* of its slots; constant */
-    unsigned group_shift;    /* slots of a group, log2; constant */
-    uint32_t slots, groups;  /* counts */
-    uint32_t top;            /* groups from here on were never handed out */
-    bool strict_groups;      /* every map invalidates: nothing is known about such leaves */
-    struct mb__slot *slot;   /* NULL for the home region */
+    uint64_t bytes;         /* 0: not reserved */
+    unsigned leaf_shift;    /* of its slots; constant */
+    unsigned group_shift;   /* slots of a group, log2; constant */
+    uint32_t slots, groups; /* counts */
+    uint32_t top;           /* groups from here on were never handed out */
+    bool strict_groups;     /* every map invalidates: nothing is known about such leaves */
+    struct mb__slots slot;
     struct mb__group *group; /* NULL for the home region */
     struct mb__piece *piece;
     unsigned piece_shift; /* bytes of a piece, log2; constant */
@@ -196,10 +199,10 @@ enum mb__wait_kind {
 struct mb__wait {
     struct mb__wait *next; /* in the queue of its first fence's stream */
     enum mb__wait_kind kind;
-    uint32_t first, count; /* FRAMES: home pages; REFS: count of frames[] */
+    uint32_t first, count; /* FRAMES: home pages; REFS: count of pfns[] */
     struct mb__window *window;
-    uint64_t flush;   /* FLUSH: its number */
-    uint32_t *frames; /* REFS: physical frame numbers, behind fences[] */
+    uint64_t flush; /* FLUSH: its number */
+    mb_pfn *pfns;   /* REFS: in the frames, behind fences[] */
     unsigned fences_left, fences_max;
     struct mb_hw_fence fences[];
 };
@@ -213,15 +216,16 @@ struct mb__queue {
 
 /* ------------------------------------------------------------ batches */
 
-/* A group with slots that the batch changes. */
+/* Groups with slots that the batch changes. */
 struct mb__touched {
-    uint32_t group;
+    uint32_t group, groups;
     uint8_t region;
 };
 
+/* Consecutive slots that the batch touched, and what all of them held before. */
 struct mb__log {
-    uint32_t slot;
-    uint32_t old_pfn;
+    uint32_t slot, count;
+    uint32_t old; /* old_flags MAPPED: index of the first one's frame in mb__batch.old_pfns */
     uint8_t old_flags, region;
 };
 
@@ -247,15 +251,14 @@ enum { MB__DROPS_MAX = 8 };
 struct mb__batch {
     uint64_t number;            /* of this batch; counts from 1 */
     MB_VEC(struct mb__log) log; /* every slot touched, once, with what it held */
+    MB_VEC(mb_pfn) old_pfns;    /* of the log's slots that were MAPPED, in its order */
     MB_VEC(struct mb__window *) windows;
-    MB_VEC(struct mb__touched) groups;
+    MB_VEC(struct mb__touched) groups; /* each once */
     MB_VEC(struct mb__run) clears, writes;
     MB_VEC(mb_pfn) pfns;  /* of writes */
-    const mb_pfn *frames; /* of writes: pfns, or the only operation's own list */
+    const mb_pfn *frames; /* of writes: pfns, the only operation's own list, or the record's */
     MB_VEC(struct mb__drop) clear_drops, write_drops;
     MB_VEC(struct mb_hw_cmd) cmds;
-    bool refs_taken;         /* mb__batch_plan has counted the new entries */
-    uint32_t old;            /* slots of the log that were MAPPED */
     uint32_t visible;        /* slots found with a visible entry; by a map: of another frame; by a
                                 protect: with other access */
     bool single;             /* one operation: no slot is touched twice, so none is marked */
@@ -358,6 +361,15 @@ static inline uint32_t mb__frame_of(uint32_t pfn)
 {
     return pfn >> MB__FRAME_PFN_BITS;
 }
+/* The same in two steps, for lists of frames, which mostly lie in one chunk. */
+static inline uint32_t mb__chunk_of(uint32_t pfn)
+{
+    return pfn >> (MB__FRAME_CHUNK_SHIFT + MB__FRAME_PFN_BITS);
+}
+static inline struct mb__frame *mb__frame_in(struct mb__frame *chunk, uint32_t pfn)
+{
+    return &chunk[mb__frame_of(pfn) & (MB__FRAME_CHUNK - 1)];
+}
 static inline uint32_t mb__frame_refs(const struct mb__frame *frame)
 {
     return frame->word / MB__REF;
@@ -366,17 +378,13 @@ static inline uint32_t mb__frame_refs(const struct mb__frame *frame)
 void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count);
 /* DRAINING frames go into the pool. */
 void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count);
-/* An entry naming the frame is gone for good. */
-static inline void mb__frame_unref(struct mb_vm *vm, uint32_t n)
-{
-    struct mb__frame *frame = mb__frame_known(vm, n);
-
-    if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
-        return;
-    frame->word -= MB__REF;
-    if (frame->word == ((uint32_t)MB__DRAINING | (uint32_t)MB__REF)) /* not fenced, home only */
-        mb__frames_free(vm, frame->home, 1);
-}
+/* A reference to each frame of a list that an entry of this leaf size (bits of a frame number that
+ * must be 0) may name for who presents `cap`: only OWNED frames have a capability. Returns how many
+ * could be had before one that could not. */
+uint32_t mb__refs_take(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count, uint32_t leaf_mask,
+                       uint64_t cap);
+/* Entries naming these frames are gone for good. */
+void mb__refs_drop(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count);
 void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool become_free);
 
 /* --- owner.c; without a registry its functions do nothing. */
@@ -414,6 +422,11 @@ static inline mb_va mb__slot_va(const struct mb__region *region, uint32_t slot)
 {
     return mb__va_add(region->base, (uint64_t)slot << region->leaf_shift);
 }
+/* Of an address in the region. */
+static inline uint32_t mb__slot_at(const struct mb__region *region, mb_va va)
+{
+    return (uint32_t)((va.addr - region->base.addr) >> region->leaf_shift);
+}
 static inline bool mb__region_has(const struct mb__region *region, mb_va va)
 {
     return va.addr - region->base.addr < region->bytes;
@@ -433,10 +446,10 @@ void mb__flush_passed(struct mb_vm *vm, uint64_t flush);
 enum mb_err mb__flush(struct mb_vm *vm, struct mb_hw_stream *stream, struct mb_hw_fence *done);
 
 /* --- coherence.c */
-/* Slots of a group that the batch changes: so many had a visible entry before, so many have one
- * after. Adds to what was said of the group before in this batch. */
-enum mb_err mb__group_touch(struct mb_vm *vm, uint8_t region, uint32_t group, unsigned was,
-                            unsigned now);
+/* Slots that the batch changes; was, now: they had a visible entry before, have one after. Adds to
+ * what was said of their groups before in this batch. */
+enum mb_err mb__groups_touch(struct mb_vm *vm, uint8_t region, uint32_t slot, uint32_t count,
+                             bool was, bool now);
 /* Fills clear_drops and write_drops from clears, writes and the log. */
 enum mb_err mb__drops_plan(struct mb_vm *vm);
 enum mb_err mb__drops_emit(struct mb_vm *vm, const struct mb__drop *drops, size_t count);

@@ -53,9 +53,11 @@ static enum mb_err region_records(struct mb__region *region, bool windows)
     if (!windows)
         return MB_OK;
     /* Untouched zero pages until used. */
-    region->slot = calloc(region->slots, sizeof(*region->slot));
+    region->slot.pfn = calloc(region->slots, sizeof(*region->slot.pfn));
+    region->slot.window = calloc(region->slots, sizeof(*region->slot.window));
+    region->slot.flags = calloc(region->slots, sizeof(*region->slot.flags));
     region->group = calloc((size_t)region->groups + 1, sizeof(*region->group));
-    if (!region->slot || !region->group)
+    if (!region->slot.pfn || !region->slot.window || !region->slot.flags || !region->group)
         return mb__no_host_memory("the record of slots");
     err = mb__ranges_init(&region->clean, region->groups);
     return err;
@@ -64,7 +66,9 @@ static enum mb_err region_records(struct mb__region *region, bool windows)
 static void region_free(struct mb__region *region)
 {
     free(region->piece);
-    free(region->slot);
+    free(region->slot.pfn);
+    free(region->slot.window);
+    free(region->slot.flags);
     free(region->group);
     mb__ranges_fini(&region->clean);
     *region = (struct mb__region){0};

@@ -65,12 +65,10 @@ static bool expected(const struct mb_vm *vm, const struct mb__region *region, ui
                      struct expected *out)
 {
     *out = (struct expected){0, MB_PROT_NONE};
-    if (region->slot) {
-        const struct mb__slot *slot = &region->slot[i];
-
-        out->pfn = slot->pfn;
-        if (slot->flags & MB__SLOT_MAPPED)
-            out->prot = mb__slot_prot(slot->flags);
+    if (region->slot.flags) {
+        out->pfn = region->slot.pfn[i].n;
+        if (region->slot.flags[i] & MB__SLOT_MAPPED)
+            out->prot = mb__slot_prot(region->slot.flags[i]);
         return true;
     }
     if (i >= vm->home_pages || !vm->homes[i].slab)
@@ -86,7 +84,7 @@ static bool expected(const struct mb_vm *vm, const struct mb__region *region, ui
 /* Has the slot's window, live or given back, a batch under way? */
 static bool busy(struct mb_vm *vm, const struct mb__region *region, uint32_t slot)
 {
-    for (size_t i = 1; region->slot && i < vm->windows.count; i++) {
+    for (size_t i = 1; region->slot.flags && i < vm->windows.count; i++) {
         const struct mb__window *window = vm->windows.data[i];
 
         if (window && &vm->region[window->region] == region && slot - window->slot < window->slots)

@@ -79,17 +79,15 @@ struct change {
     uint64_t va, bytes, phys; /* bytes 0: none */
 };
 
-static struct change change(struct mb_vm *vm, const struct mb__log *log, enum mb_audit_kind kind,
-                            uint32_t pfn, enum mb_prot prot)
+static struct change change(struct mb_vm *vm, const struct mb__region *region, uint32_t slot,
+                            enum mb_audit_kind kind, mb_pfn pfn, enum mb_prot prot)
 {
-    const struct mb__region *region = &vm->region[log->region];
-
     return (struct change){kind,
                            prot,
-                           owner_of(vm, pfn),
-                           mb__slot_va(region, log->slot).addr,
+                           owner_of(vm, pfn.n),
+                           mb__slot_va(region, slot).addr,
                            UINT64_C(1) << region->leaf_shift,
-                           mb__phys_of_pfn((mb_pfn){pfn})};
+                           mb__phys_of_pfn(pfn)};
 }
 
 static void add(struct mb_vm *vm, const struct change *change)
@@ -116,23 +114,36 @@ static void join(struct mb_vm *vm, struct change *last, struct change next)
     *last = next;
 }
 
+/* Slot `k` of a stretch of the log. */
+static void add_slot(struct mb_vm *vm, const struct mb__log *log, uint32_t k, bool old,
+                     struct change *last)
+{
+    const struct mb__region *region = &vm->region[log->region];
+    uint32_t slot = log->slot + k;
+    bool was = log->old_flags & MB__SLOT_MAPPED;
+    bool now = region->slot.flags[slot] & MB__SLOT_MAPPED;
+    mb_pfn before = was ? vm->batch.old_pfns.data[log->old + k] : MB_NO_PFN;
+    mb_pfn after = region->slot.pfn[slot];
+    bool same = was && now && mb__pfn_eq(before, after);
+    enum mb_prot prot = mb__slot_prot(region->slot.flags[slot]);
+
+    if (old && was && !same)
+        join(vm, last, change(vm, region, slot, MB_AUDIT_UNMAP, before, MB_PROT_NONE));
+    else if (!old && now && !same)
+        join(vm, last, change(vm, region, slot, MB_AUDIT_MAP, after, prot));
+    else if (!old && same && prot != mb__slot_prot(log->old_flags))
+        join(vm, last, change(vm, region, slot, MB_AUDIT_PROTECT, after, prot));
+}
+
 static void add_changes(struct mb_vm *vm, bool old)
 {
     struct change last = {.bytes = 0};
 
     for (size_t i = 0; i < vm->batch.log.count; i++) {
         const struct mb__log *log = &vm->batch.log.data[i];
-        const struct mb__slot *slot = &vm->region[log->region].slot[log->slot];
-        bool was = log->old_flags & MB__SLOT_MAPPED, now = slot->flags & MB__SLOT_MAPPED;
-        bool same = was && now && log->old_pfn == slot->pfn;
-        enum mb_prot prot = mb__slot_prot(slot->flags);
 
-        if (old && was && !same)
-            join(vm, &last, change(vm, log, MB_AUDIT_UNMAP, log->old_pfn, MB_PROT_NONE));
-        else if (!old && now && !same)
-            join(vm, &last, change(vm, log, MB_AUDIT_MAP, slot->pfn, prot));
-        else if (!old && same && prot != mb__slot_prot(log->old_flags))
-            join(vm, &last, change(vm, log, MB_AUDIT_PROTECT, slot->pfn, prot));
+        for (uint32_t k = 0; k < log->count; k++)
+            add_slot(vm, log, k, old, &last);
     }
     add(vm, &last);
 }

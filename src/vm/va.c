@@ -211,7 +211,7 @@ static void window_free(struct mb_vm *vm, struct mb__window *window)
 static void name_slots(struct mb__region *region, const struct mb__window *window, uint32_t id)
 {
     for (uint32_t i = 0; i < window->slots; i++)
-        region->slot[window->slot + i].window = id;
+        region->slot.window[window->slot + i] = id;
 }
 
 static uint64_t window_bytes(const struct mb_vm *vm, const struct mb__window *window)
@@ -466,12 +466,10 @@ static struct mb__window *find_window(struct mb_vm *vm, mb_va va, uint64_t bytes
 {
     struct mb__region *region = mb__window_region(vm, va);
     struct mb__window *window;
-    uint64_t offset;
 
     if (!region)
         return NULL;
-    offset = va.addr - region->base.addr;
-    window = vm->windows.data[region->slot[offset >> region->leaf_shift].window];
+    window = vm->windows.data[region->slot.window[mb__slot_at(region, va)]];
     if (!window || mb__slot_va(region, window->slot).addr != va.addr ||
         window_bytes(vm, window) != bytes)
         return NULL;

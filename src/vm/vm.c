@@ -175,6 +175,7 @@ static void free_record(struct mb_vm *vm)
     MB_VEC_FREE(&vm->spare_windows);
     MB_VEC_FREE(&vm->queues);
     MB_VEC_FREE(&vm->batch.log);
+    MB_VEC_FREE(&vm->batch.old_pfns);
     MB_VEC_FREE(&vm->batch.windows);
     MB_VEC_FREE(&vm->batch.groups);
     MB_VEC_FREE(&vm->batch.clears);
@@ -332,11 +333,10 @@ mb_pfn mb__vm_lookup(struct mb_vm *vm, mb_va va)
     mb__lock(&vm->lock);
     region = mb__window_region(vm, va);
     if (region) {
-        const struct mb__slot *slot =
-            &region->slot[(va.addr - region->base.addr) >> region->leaf_shift];
+        uint32_t slot = mb__slot_at(region, va);
 
-        if (slot->flags & MB__SLOT_MAPPED)
-            pfn.n = slot->pfn;
+        if (region->slot.flags[slot] & MB__SLOT_MAPPED)
+            pfn = region->slot.pfn[slot];
     }
     mb__unlock(&vm->lock);
     return region ? pfn : mb__home_pfn(vm, va);
@@ -350,12 +350,11 @@ void mb__vm_lookup_run(struct mb_vm *vm, mb_va va, uint32_t count, mb_pfn *out)
     region = mb__window_region(vm, va);
     for (uint32_t i = 0; region && i < count; i++, va = mb__va_add(va, MB_FRAME_BYTES)) {
         bool inside = mb__region_has(region, va);
-        const struct mb__slot *slot =
-            inside ? &region->slot[(va.addr - region->base.addr) >> region->leaf_shift] : NULL;
+        uint32_t slot = inside ? mb__slot_at(region, va) : 0;
 
         out[i] = MB_NO_PFN;
-        if (slot && slot->flags & MB__SLOT_MAPPED)
-            out[i] = (mb_pfn){slot->pfn};
+        if (inside && region->slot.flags[slot] & MB__SLOT_MAPPED)
+            out[i] = region->slot.pfn[slot];
     }
     mb__unlock(&vm->lock);
     if (!region && mb__home_pfns(vm, va, count, out))

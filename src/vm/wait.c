@@ -15,8 +15,6 @@
 #include "base/err.h"
 #include "vm/internal.h"
 
-enum { AHEAD = 12 }; /* frames: their table is larger than a core's cache */
-
 struct mb__wait *mb__wait_new(struct mb_vm *vm, enum mb__wait_kind kind, unsigned fences,
                               uint32_t frames)
 {
@@ -25,13 +23,13 @@ struct mb__wait *mb__wait_new(struct mb_vm *vm, enum mb__wait_kind kind, unsigne
 
     /* In the worst case every open fence is on a stream of its own. */
     if (MB_VEC_RESERVE(&vm->queues, vm->fences_waiting + fences))
-        wait = malloc(sizeof(*wait) + fence_bytes + frames * sizeof(uint32_t));
+        wait = malloc(sizeof(*wait) + fence_bytes + frames * sizeof(mb_pfn));
     if (!wait) {
         mb__no_host_memory("the record of a wait for fences");
         return NULL;
     }
     *wait = (struct mb__wait){.kind = kind, .fences_max = fences};
-    wait->frames = (uint32_t *)(void *)((char *)wait->fences + fence_bytes);
+    wait->pfns = (mb_pfn *)(void *)((char *)wait->fences + fence_bytes);
     vm->fences_waiting += fences;
     return wait;
 }
@@ -56,11 +54,7 @@ static void finish(struct mb_vm *vm, struct mb__wait *wait)
         mb__frames_passed(vm, wait->first, wait->count);
         break;
     case MB__WAIT_REFS:
-        for (uint32_t i = 0; i < wait->count; i++) {
-            if (i + AHEAD < wait->count)
-                __builtin_prefetch(mb__frame_at(vm, wait->frames[i + AHEAD]), 1);
-            mb__frame_unref(vm, wait->frames[i]);
-        }
+        mb__refs_drop(vm, wait->pfns, wait->count);
         vm->pending_refs -= wait->count;
         vm->refs_gone++;
         break;

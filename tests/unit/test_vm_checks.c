@@ -12,7 +12,9 @@ struct scene {
     struct mb_run gone; /* given back, its fence is open */
     mb_va va;
     struct mb__region *region;
-    struct mb__slot *slot;   /* of va */
+    mb_pfn *slot_pfn;        /* of va */
+    uint32_t *slot_window;   /* of va */
+    uint8_t *slot_flags;     /* of va */
     struct mb__group *group; /* of va */
     struct mb__window *window;
     struct mb__frame *frame; /* shown at va */
@@ -39,9 +41,11 @@ static struct scene set_up(enum mb_vm_policy policy)
     CHECK_OK(mb__free_pfn(s.rig.vm, 1, s.gone, &fence, 1));
     s.region = &s.rig.vm->region[MB__REGION_2M];
     at = (uint32_t)((s.va.addr - s.region->base.addr) >> MB_FRAME_SHIFT);
-    s.slot = &s.region->slot[at];
+    s.slot_pfn = &s.region->slot.pfn[at];
+    s.slot_window = &s.region->slot.window[at];
+    s.slot_flags = &s.region->slot.flags[at];
     s.group = &s.region->group[at >> s.region->group_shift];
-    s.window = s.rig.vm->windows.data[s.slot->window];
+    s.window = s.rig.vm->windows.data[*s.slot_window];
     s.frame = mb__frame_known(s.rig.vm, mb__frame_of(s.run.pfn.n));
     rig_check(&s.rig);
     return s;
@@ -121,8 +125,8 @@ TEST(refs)
     /* A reference too many, one too few, an entry that nobody counted. */
     BREAK(&s, s.frame->word, s.frame->word + MB__REF, "refs", mb__check_refs);
     BREAK(&s, s.frame->word, s.frame->word - MB__REF, "refs", mb__check_refs);
-    BREAK(&s, s.slot->pfn, s.slot->pfn + 3 * MB_FRAME_PFNS, "refs", mb__check_refs);
-    BREAK(&s, s.slot->pfn, 1u << 30, "refs", mb__check_refs);
+    BREAK(&s, s.slot_pfn->n, s.slot_pfn->n + 3 * MB_FRAME_PFNS, "refs", mb__check_refs);
+    BREAK(&s, s.slot_pfn->n, 1u << 30, "refs", mb__check_refs);
     tear_down(&s);
 }
 
@@ -131,7 +135,7 @@ TEST(owned)
     struct scene s = set_up(MB_VM_POLICY_INLINE);
 
     BREAK(&s, s.frame->word, (s.frame->word & ~3u) | MB__FREE, "owned", mb__check_owned);
-    BREAK(&s, s.slot->pfn, 1u << 30, "owned", mb__check_owned);
+    BREAK(&s, s.slot_pfn->n, 1u << 30, "owned", mb__check_owned);
     tear_down(&s);
 }
 
@@ -154,9 +158,9 @@ TEST(windows)
     struct scene s = set_up(MB_VM_POLICY_INLINE);
     struct mb_vm *vm = s.rig.vm;
 
-    BREAK(&s, s.slot->window, 0, "windows", mb__check_windows);
-    BREAK(&s, s.slot->flags, s.slot->flags | MB__SLOT_TOUCHED, "windows", mb__check_windows);
-    BREAK(&s, s.slot->flags, 0, "windows", mb__check_windows);
+    BREAK(&s, *s.slot_window, 0, "windows", mb__check_windows);
+    BREAK(&s, *s.slot_flags, *s.slot_flags | MB__SLOT_TOUCHED, "windows", mb__check_windows);
+    BREAK(&s, *s.slot_flags, 0, "windows", mb__check_windows);
     BREAK(&s, s.window->mapped, s.window->mapped + 1, "windows", mb__check_windows);
     BREAK(&s, s.window->state, MB__WINDOW_RETIRED, "windows", mb__check_windows);
     BREAK(&s, s.window->groups, s.window->groups + 1, "windows", mb__check_windows);
@@ -228,18 +232,18 @@ TEST(tables)
 
     mb__sim_sem_host(s.rig.hw, 1, 1);
     rig_check_tables(&s.rig);
-    s.slot->pfn += MB_FRAME_PFNS;
+    s.slot_pfn->n += MB_FRAME_PFNS;
     CHECK_EQ(mb__vm_check_tables(vm), MB_ERR_CORRUPT);
-    s.slot->pfn -= MB_FRAME_PFNS;
-    s.slot->flags ^= MB__SLOT_MAPPED;
+    s.slot_pfn->n -= MB_FRAME_PFNS;
+    *s.slot_flags ^= MB__SLOT_MAPPED;
     CHECK_EQ(mb__vm_check_tables(vm), MB_ERR_CORRUPT);
-    s.slot->flags ^= MB__SLOT_MAPPED;
-    s.slot->flags ^= (MB_PROT_READ ^ MB_PROT_READ_WRITE) << MB__SLOT_PROT_SHIFT;
+    *s.slot_flags ^= MB__SLOT_MAPPED;
+    *s.slot_flags ^= (MB_PROT_READ ^ MB_PROT_READ_WRITE) << MB__SLOT_PROT_SHIFT;
     CHECK_EQ(mb__vm_check_tables(vm), MB_ERR_CORRUPT);
-    s.slot->flags ^= (MB_PROT_READ ^ MB_PROT_READ_WRITE) << MB__SLOT_PROT_SHIFT;
-    (s.slot + 12)->flags |= MB__SLOT_MAPPED | MB__SLOT_PROT; /* a slot that nobody mapped */
+    *s.slot_flags ^= (MB_PROT_READ ^ MB_PROT_READ_WRITE) << MB__SLOT_PROT_SHIFT;
+    s.slot_flags[12] |= MB__SLOT_MAPPED | MB__SLOT_PROT; /* a slot that nobody mapped */
     CHECK_EQ(mb__vm_check_tables(vm), MB_ERR_CORRUPT);
-    (s.slot + 12)->flags = 0;
+    s.slot_flags[12] = 0;
     page->frame++;
     CHECK_EQ(mb__vm_check_tables(vm), MB_ERR_CORRUPT);
     page->frame--;
