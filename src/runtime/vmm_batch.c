@@ -536,6 +536,20 @@ static inline bool is_first(const struct page *old)
     return !(old->word & PAGE_TOUCHED);
 }
 
+/* Do all these pages show now, or sleep over, what they did before? Then no count changes: so it is
+ * with a protect, a sleep and a wake. */
+static bool all_stay(const struct page *now, const struct page *old, uint32_t count)
+{
+    uintptr_t owners = 0;
+    uint32_t words = 0;
+
+    for (uint32_t i = 0; i < count; i++) {
+        owners |= (uintptr_t)now[i].owner ^ (uintptr_t)old[i].owner;
+        words |= now[i].word ^ old[i].word;
+    }
+    return !owners && !(words & (PAGE_INDEX | (uint32_t)PAGE_OF_BLOCK));
+}
+
 /* Raises the counts of what pages show now, once for each page. `old` NULL: each stands in the log
  * for the first time. */
 static inline void ref_pages(const struct page *page, const struct page *old, uint32_t count)
@@ -543,14 +557,15 @@ static inline void ref_pages(const struct page *page, const struct page *old, ui
     for (uint32_t i = 0, next; i < count; i = next) {
         struct mb__block *block = page_block(&page[i]);
         struct mb_mem *mem = page_mem(&page[i]);
+        uint32_t *maps = mem ? mem->maps : NULL;
         uint32_t refs = 0;
 
         for (next = i; next < count && page[next].owner == page[i].owner; next++) {
             uint32_t one = !old || is_first(&old[next]);
 
             refs += one;
-            if (mem)
-                mem->maps[page_index(&page[next])] += one;
+            if (maps)
+                maps[page_index(&page[next])] += one;
         }
         if (mem)
             mem->shown += refs;
@@ -565,17 +580,19 @@ static void unref_pages(struct mb_device *dev, const struct page *old, uint32_t 
     for (uint32_t i = 0, next; i < count; i = next) {
         struct mb__block *block = page_block(&old[i]);
         struct mb_mem *mem = page_mem(&old[i]);
-        uint32_t refs = 0;
+        uint32_t *maps, refs = 0;
 
+        next = i + 1;
+        if (!is_first(&old[i])) /* its object may have gone with a page before */
+            continue;
+        maps = mem ? mem->maps : NULL;
         for (next = i; next < count && old[next].owner == old[i].owner; next++) {
             uint32_t one = is_first(&old[next]);
 
             refs += one;
-            if (mem)
-                mem->maps[page_index(&old[next])] -= one;
+            if (maps)
+                maps[page_index(&old[next])] -= one;
         }
-        if (!refs)
-            continue;
         if (mem)
             mem->shown -= refs;
         if (mem && mem->released)
@@ -583,6 +600,25 @@ static void unref_pages(struct mb_device *dev, const struct page *old, uint32_t 
         if (block)
             mb__block_unpin(dev, block, refs);
     }
+}
+
+/* Counts of what the batch's pages showed go down, in stretches between those that stay. */
+static void unref_all(struct mb_device *dev)
+{
+    struct mb__vmm *vmm = dev->vmm;
+    const struct change *change = vmm->log.data, *end = change + vmm->log.count;
+    const struct page *old = vmm->saved.data, *from = old;
+
+    for (; change < end; change++) {
+        if (change->empty)
+            continue;
+        if (all_stay(&change->where->pages[change->first], old, change->count)) {
+            unref_pages(dev, from, (uint32_t)(old - from));
+            from = old + change->count;
+        }
+        old += change->count;
+    }
+    unref_pages(dev, from, (uint32_t)(old - from));
 }
 
 static void commit(struct mb_device *dev)
@@ -600,10 +636,11 @@ static void commit(struct mb_device *dev)
             ref_pages(now, NULL, change->count);
             continue;
         }
-        ref_pages(now, old, change->count);
+        if (!all_stay(now, old, change->count))
+            ref_pages(now, old, change->count);
         old += change->count;
     }
-    unref_pages(dev, vmm->saved.data, (uint32_t)vmm->saved.count);
+    unref_all(dev);
     MB_VEC_CLEAR(&vmm->log);
 }
 
@@ -614,7 +651,12 @@ static enum mb_err await_unmaps(const struct mb__vmm *vmm, struct mb__stream *st
     const struct page *old = vmm->saved.data;
     const struct mb__block *last = NULL;
     enum mb_err err = MB_OK;
+    uint32_t words = 0;
 
+    for (size_t i = 0; i < vmm->saved.count; i++)
+        words |= old[i].word;
+    if (!(words & (uint32_t)PAGE_OF_BLOCK))
+        return MB_OK;
     for (size_t i = 0; !err && i < vmm->log.count; i++) {
         const struct change *change = &vmm->log.data[i];
         const struct page *now = &change->where->pages[change->first];
