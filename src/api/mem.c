@@ -39,10 +39,13 @@ enum mb_err mb_mem_release(mb_device dev, mb_mem mem)
     LOCKED(dev, mb__vmm_release(dev, mem));
 }
 
-/* Tells the hooks of each range whose frames may have changed; no lock is held. */
+/* Tells the hooks of each range whose frames may have changed; no lock is held. Mostly there are
+ * none: then the operations are not read again. */
 static void call_hook(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
                       mb_stream stream, uint64_t generation, mb_remap_hook hook, void *user)
 {
+    if (!hook && !mb__watch(dev))
+        return;
     for (unsigned i = 0; i < count; i++) {
         uint64_t addr = (uint64_t)(uintptr_t)ops[i].va;
 

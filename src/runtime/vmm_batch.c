@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Batches of map, unmap, alias and protect.
+ * Batches of map, unmap, alias and protect: any number of operations in any order. Most batches are
+ * one stretch of pages and need not come here: vmm_plain.c.
  *
  * A batch is worked out on the host first. An alias shows whatever frame its source page
  * shows: of a memory object, whose count it raises, or of a block of malloc, which it pins: freeing
@@ -710,6 +711,9 @@ enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, un
     if (!err && !host)
         err = mb__stream_get(dev, native, &stream);
     mb__batch_begin(dev->vmm);
+    if (!err && mb__batch_plain(dev, ops, count, stream, host, &err))
+        goto done;
+    mb__batch_begin(dev->vmm);
     for (unsigned i = 0; !err && i < count; i++) {
         err = work_op(dev, &ops[i]);
         if (err)
@@ -721,6 +725,7 @@ enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, un
         err = mb__batch_end(dev, stream, host);
     if (err)
         mb__batch_undo(dev->vmm);
+done:
     mb__note_held(dev);
     return err;
 }

@@ -4,8 +4,9 @@
  * objects, the batch being worked out.
  *
  *   vmm.c        reservations                    vmm_batch.c  map, unmap, alias, protect
- *   vmm_mem.c    memory objects                  vmm_sleep.c  sleep and wake
- *   vmm_query.c  what is mapped where, invariants
+ *   vmm_mem.c    memory objects                  vmm_plain.c  the same, of one stretch of pages
+ *   vmm_query.c  what is mapped where,           vmm_sleep.c  sleep and wake
+ *                invariants
  *
  * COST      A page's record is 16 bytes; every step of a batch is one loop over them.
  * LOCKING   The device's lock guards everything here.
@@ -183,5 +184,11 @@ enum mb_err mb__batch_note(struct mb__vmm *vmm, struct reservation *where, uint3
 enum mb_err mb__batch_end(struct mb_device *dev, struct mb__stream *stream, bool host);
 /* Puts back what the log says. */
 void mb__batch_undo(struct mb__vmm *vmm);
+
+/* --- vmm_plain.c */
+/* The whole batch, if it is one stretch of pages changed in one way: true, and *err says how it
+ * went. false: it is not, or something is wrong with it; nothing has changed. */
+bool mb__batch_plain(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
+                     struct mb__stream *stream, bool host, enum mb_err *err);
 
 #endif

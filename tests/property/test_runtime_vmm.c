@@ -14,6 +14,7 @@ enum {
     MEM_PAGES = 8,
     ROUNDS = 3000,
     BATCH = 4,
+    STRETCH = 8,
 };
 
 /* What a page shows. */
@@ -137,19 +138,60 @@ static bool any_asleep(const struct rig *rig)
     return false;
 }
 
-static void random_batch(struct rig *rig, uint64_t *state)
+static unsigned random_ops(struct rig *rig, uint64_t *state, struct mb_map_op *ops)
 {
     unsigned count = 1 + (unsigned)mb_test_random_below(state, BATCH);
+
+    for (unsigned i = 0; i < count; i++)
+        ops[i] = random_op(rig, state);
+    return count;
+}
+
+/* A list of operations that do the same with one page after the other, as far as these are alike:
+ * empty ones get frames, others lose theirs, or get other ones or other access. Now and then one
+ * operation is a stranger. */
+static unsigned random_stretch(struct rig *rig, uint64_t *state, struct mb_map_op *ops)
+{
+    unsigned first = (unsigned)mb_test_random_below(state, PAGES), count = 0, over;
+    bool empty = rig->pages[first].shown == NOTHING;
+    struct mb_map_op op = random_op(rig, state);
+
+    op.kind = empty ? (enum mb_map_kind)mb_test_random_below(state, 2)
+                    : MB_UNMAP + mb_test_random_below(state, 2);
+    over = !empty && mb_test_random_below(state, 2);
+    op.kind = over ? MB_MAP : op.kind;
+    op.bytes = rig->page;
+    while (count < STRETCH && first + count < PAGES &&
+           (rig->pages[first + count].shown == NOTHING) == empty) {
+        op.va = page_va(rig, first + count);
+        op.mem_offset = mb_test_random_below(state, MEM_PAGES) * rig->page;
+        do
+            op.src = page_va(rig, (unsigned)mb_test_random_below(state, PAGES));
+        while (mb_test_random_below(state, 4) &&
+               rig->pages[((const char *)op.src - rig->va) / (ptrdiff_t)rig->page].shown ==
+                   NOTHING);
+        ops[over + count++] = op;
+    }
+    if (over)
+        ops[0] = (struct mb_map_op){
+            .kind = MB_UNMAP, .va = page_va(rig, first), .bytes = count * rig->page};
+    if (!mb_test_random_below(state, 4))
+        ops[mb_test_random_below(state, over + count)] = random_op(rig, state);
+    return over + count;
+}
+
+static void random_batch(struct rig *rig, uint64_t *state)
+{
     struct page pages[PAGES];
-    struct mb_map_op ops[BATCH];
+    struct mb_map_op ops[STRETCH + 1];
+    unsigned count = mb_test_random_below(state, 2) ? random_stretch(rig, state, ops)
+                                                    : random_ops(rig, state, ops);
     bool good = true;
     enum mb_err err;
 
     memcpy(pages, rig->pages, sizeof(pages));
-    for (unsigned i = 0; i < count; i++) {
-        ops[i] = random_op(rig, state);
-        good = good && model_op(rig, pages, &ops[i]);
-    }
+    for (unsigned i = 0; good && i < count; i++)
+        good = model_op(rig, pages, &ops[i]);
     err = mb_mem_map_async(rig->dev, ops, count, rig->stream);
     CHECK_EQ(err == MB_OK, good);
     if (good)

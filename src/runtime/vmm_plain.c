@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: MIT */
+/*
+ * Batches that change one stretch of pages in one way, as most do: an operation on a range, or a
+ * list of operations on its pages one after the other; of maps also behind an unmap of the same
+ * range. Then no page is touched twice, so none carries marks, and vm is told one operation that
+ * follows from the list and not from the pages.
+ *
+ *   1. stretch   the first and the last operation say whether the batch may be one
+ *   2. prepare   pages that must show something do; what has to be put back on failure is saved
+ *   3. change    records of pages, with the counts of the frames they show, as long as pages that
+ *                must be empty are
+ *   4. submit    vm takes it or not; then everything is put back
+ *   5. settle    counts of what was shown before go down
+ *
+ * Nothing is refused in steps 1 to 3: whatever is wrong, or only unusual (aliases of blocks, pages
+ * asleep, devices with access), is put back as it was and goes the general way, which has the words
+ * for it.
+ *
+ * Locking: the device's lock.
+ * Cost: a loop over the pages' records in steps 2, 3 and 5 (a map of empty pages: in 3 alone), one
+ * over the operations.
+ */
+#include "base/err.h"
+#include "runtime/access.h"
+#include "runtime/vmm_records.h"
+
+/* The batch, as far as it is one. */
+struct stretch {
+    const struct mb_map_op *ops; /* the caller's, without the unmap that stands before maps */
+    unsigned count;              /* of them: 1, or one for each page */
+    enum mb_map_kind kind;
+    enum mb_prot prot; /* unless kind is MB_UNMAP */
+    bool over;         /* maps that take the place of what is mapped there */
+    struct reservation *where;
+    uint32_t first, pages; /* of where */
+    uint32_t done;         /* pages that were given a frame, whose count is up */
+    const mb_pfn *pfns;    /* of the pages, for vm: the memory object's own list or mb__vmm.pfns */
+};
+
+static uint64_t addr_of(const struct mb_map_op *op)
+{
+    return (uint64_t)(uintptr_t)op->va;
+}
+
+static bool prot_ok(enum mb_prot prot)
+{
+    return prot == MB_PROT_READ_WRITE || prot == MB_PROT_READ || prot == MB_PROT_NONE;
+}
+
+static struct page *pages_of(const struct stretch *s)
+{
+    return &s->where->pages[s->first];
+}
+
+/* Looks at no more than three operations: the others are compared when they are worked on. */
+static bool find_stretch(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
+                         struct stretch *s)
+{
+    bool over = count > 1 && ops[0].kind == MB_UNMAP && ops[1].kind == MB_MAP;
+    const struct mb_map_op *first = ops + over;
+    uint64_t bytes, addr;
+
+    if (!count || mb__access_any(dev)) /* pages may be open to a peer */
+        return false;
+    count -= over;
+    bytes = count == 1 ? first->bytes : count * FRAME;
+    addr = addr_of(first);
+    if (over && (ops[0].va != first->va || ops[0].bytes != bytes))
+        return false;
+    if (count > 1 && (first->bytes != FRAME || addr_of(&first[count - 1]) != addr + bytes - FRAME))
+        return false;
+    if (!bytes || (addr | bytes) % FRAME || (unsigned)first->kind > MB_PROTECT ||
+        (first->kind != MB_UNMAP && !prot_ok(first->prot)))
+        return false;
+    *s = (struct stretch){
+        .ops = first, .count = count, .kind = first->kind, .prot = first->prot, .over = over};
+    s->where = find(dev, addr, bytes);
+    if (!s->where)
+        return false;
+    s->first = (uint32_t)((addr - s->where->va.addr) / FRAME);
+    s->pages = (uint32_t)(bytes / FRAME);
+    return true;
+}
+
+/* Operation `i` of a list does with page `i` what the first one does with the first page. */
+static inline bool in_line(const struct stretch *s, unsigned i)
+{
+    const struct mb_map_op *op = &s->ops[i];
+
+    return op->kind == s->kind && op->bytes == FRAME &&
+           addr_of(op) == addr_of(s->ops) + i * FRAME &&
+           (s->kind == MB_UNMAP || op->prot == s->prot);
+}
+
+/* ------------------------------------------------------------------ prepare */
+
+/* All MAPPED, and unless `blocks` none an alias of a block, which would have to be awaited. */
+static bool all_mapped(const struct page *pages, uint32_t count, bool blocks)
+{
+    const uint32_t mask = PAGE_STATE | (blocks ? 0 : (uint32_t)PAGE_OF_BLOCK);
+    const uint32_t mapped = page_word(PAGE_MAPPED, MB_PROT_NONE);
+    uint32_t other = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        other |= (pages[i].word & mask) ^ mapped;
+    return !other;
+}
+
+/* Must the pages be empty? Then nothing has to be saved. */
+static bool from_empty(const struct stretch *s)
+{
+    return (s->kind == MB_MAP && !s->over) || s->kind == MB_ALIAS;
+}
+
+static bool prepare(struct mb__vmm *vmm, const struct stretch *s)
+{
+    if (from_empty(s))
+        return MB_VEC_PUSH(&vmm->log, ((struct change){s->where, s->first, s->pages, true}));
+    return all_mapped(pages_of(s), s->pages, s->kind == MB_PROTECT) &&
+           !mb__batch_note(vmm, s->where, s->first, s->pages);
+}
+
+/* ------------------------------------------------------------------ change */
+
+static bool usable(const struct mb_device *dev, const struct mb_mem *mem)
+{
+    return mb__mem_known(dev, mem) && !mem->absent;
+}
+
+static bool map_range(struct mb_device *dev, struct stretch *s)
+{
+    struct mb_mem *mem = s->ops->mem;
+    uint64_t index = s->ops->mem_offset / FRAME;
+    uint32_t word = page_word(PAGE_MAPPED, s->prot), *maps;
+    struct page *pages = pages_of(s);
+    const mb_pfn *pfns;
+    uint32_t i;
+
+    if (!usable(dev, mem) || s->ops->mem_offset % FRAME || index > mem->count ||
+        s->pages > mem->count - index)
+        return false;
+    s->pfns = pfns = mem->pfns + index;
+    maps = mem->maps + index;
+    word |= (uint32_t)index;
+    for (i = 0; i < s->pages && (s->over || !pages[i].owner); i++) {
+        pages[i] = (struct page){mem, word + i, pfns[i]};
+        maps[i]++;
+    }
+    mem->shown += i;
+    s->done = i;
+    return i == s->pages;
+}
+
+/* Operations from s->done on, as long as they map frames of this object. */
+static void map_frames(struct stretch *s, struct mb_mem *mem, mb_pfn *list)
+{
+    const uint32_t word = page_word(PAGE_MAPPED, s->prot), frames = mem->count;
+    const mb_pfn *pfns = mem->pfns;
+    struct page *pages = pages_of(s);
+    uint32_t *maps = mem->maps, i;
+
+    for (i = s->done; i < s->count; i++) {
+        uint64_t offset = s->ops[i].mem_offset, index = offset / FRAME;
+
+        if (s->ops[i].mem != mem || !in_line(s, i) || offset % FRAME || index >= frames ||
+            (pages[i].owner && !s->over))
+            break;
+        list[i] = pfns[index];
+        pages[i] = (struct page){mem, word | (uint32_t)index, pfns[index]};
+        maps[index]++;
+    }
+    mem->shown += i - s->done;
+    s->done = i;
+}
+
+static bool map_list(struct mb_device *dev, struct stretch *s)
+{
+    mb_pfn *list = dev->vmm->pfns.data;
+    uint32_t before;
+
+    s->pfns = list;
+    do {
+        before = s->done;
+        if (!usable(dev, s->ops[before].mem))
+            return false;
+        map_frames(s, s->ops[before].mem, list);
+    } while (s->done > before && s->done < s->pages);
+    return s->done == s->pages;
+}
+
+/* Shows a memory object's frame that is mapped at `from`? Aliases of blocks are not. */
+static inline bool shows_frame(const struct page *from)
+{
+    return (from->word & (PAGE_STATE | (uint32_t)PAGE_OF_BLOCK)) ==
+           page_word(PAGE_MAPPED, MB_PROT_NONE);
+}
+
+static inline bool may_alias(const struct page *page, const struct page *from)
+{
+    return !page->owner && shows_frame(from);
+}
+
+static inline void show_too(struct page *page, const struct page *from, uint32_t prot_word,
+                            uint32_t *maps)
+{
+    *page = (struct page){from->owner, (from->word & ~PAGE_PROT) | prot_word, from->pfn};
+    maps[page_index(from)]++;
+}
+
+/* One by one: a page that the operation made may be the source of a later one. */
+static bool alias_range(struct mb_device *dev, struct stretch *s)
+{
+    uint64_t src = (uint64_t)(uintptr_t)s->ops->src;
+    struct reservation *where =
+        src % FRAME ? NULL : find_near(dev, src, s->pages * FRAME, &dev->vmm->last_source);
+    const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
+    mb_pfn *list = dev->vmm->pfns.data;
+    struct page *pages = pages_of(s);
+    const struct page *from = where ? &where->pages[(src - where->va.addr) / FRAME] : NULL;
+
+    s->pfns = list;
+    for (uint32_t i = 0; from && i < s->pages && may_alias(&pages[i], &from[i]); s->done = i) {
+        struct mb_mem *mem = from[i].owner;
+        uint32_t *maps = mem->maps;
+
+        for (; i < s->pages && from[i].owner == mem && may_alias(&pages[i], &from[i]); i++) {
+            list[i] = from[i].pfn;
+            show_too(&pages[i], &from[i], prot_word, maps);
+        }
+        mem->shown += i - s->done;
+    }
+    return s->done == s->pages;
+}
+
+static bool alias_list(struct mb_device *dev, struct stretch *s)
+{
+    const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
+    mb_pfn *list = dev->vmm->pfns.data;
+    struct page *pages = pages_of(s);
+
+    s->pfns = list;
+    for (; s->done < s->pages; s->done++) {
+        uint64_t src = (uint64_t)(uintptr_t)s->ops[s->done].src;
+        struct reservation *where = find_near(dev, src, FRAME, &dev->vmm->last_source);
+        const struct page *from;
+        struct mb_mem *mem;
+
+        if (!where || src % FRAME || !in_line(s, s->done))
+            return false;
+        from = &where->pages[(src - where->va.addr) / FRAME];
+        if (!may_alias(&pages[s->done], from))
+            return false;
+        mem = from->owner;
+        list[s->done] = from->pfn;
+        show_too(&pages[s->done], from, prot_word, mem->maps);
+        mem->shown++;
+    }
+    return true;
+}
+
+/* Protect and unmap. */
+static bool change_pages(struct stretch *s)
+{
+    const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
+    struct page *pages = pages_of(s);
+
+    for (unsigned i = 0; s->count > 1 && i < s->count; i++)
+        if (!in_line(s, i))
+            return false;
+    if (s->kind == MB_UNMAP)
+        memset(pages, 0, s->pages * sizeof(*pages));
+    for (uint32_t i = 0; s->kind == MB_PROTECT && i < s->pages; i++)
+        pages[i].word = (pages[i].word & ~PAGE_PROT) | prot_word;
+    return true;
+}
+
+static bool change(struct mb_device *dev, struct stretch *s)
+{
+    if (s->kind == MB_UNMAP || s->kind == MB_PROTECT)
+        return change_pages(s);
+    if (s->kind == MB_MAP && s->count == 1)
+        return map_range(dev, s);
+    if (!MB_VEC_RESERVE(&dev->vmm->pfns, s->pages))
+        return false;
+    if (s->kind == MB_MAP)
+        return map_list(dev, s);
+    return s->count == 1 ? alias_range(dev, s) : alias_list(dev, s);
+}
+
+static void put_back(struct mb__vmm *vmm, const struct stretch *s)
+{
+    const struct page *pages = pages_of(s);
+
+    for (uint32_t i = 0; i < s->done; i++) {
+        struct mb_mem *mem = pages[i].owner;
+
+        mem->maps[page_index(&pages[i])]--;
+        mem->shown--;
+    }
+    if (from_empty(s)) /* those behind are as they were */
+        vmm->log.data[0].count = s->done;
+    mb__batch_undo(vmm);
+}
+
+/* ------------------------------------------------------------------ submission */
+
+/* Counts of what pages showed before go down. */
+static void let_go(struct mb_device *dev, const struct page *old, uint32_t count)
+{
+    for (uint32_t i = 0, from; i < count;) {
+        struct mb_mem *mem = old[i].owner;
+        uint32_t *maps = mem->maps;
+
+        for (from = i; i < count && old[i].owner == mem; i++)
+            maps[page_index(&old[i])]--;
+        mem->shown -= i - from;
+        if (mem->released)
+            mb__mem_let_go(dev, mem, old + from, i - from);
+    }
+}
+
+static enum mb_err submit(struct mb_device *dev, const struct stretch *s, struct mb__stream *stream,
+                          bool host)
+{
+    static const enum mb_vm_op_kind kinds[] = {[MB_MAP] = MB_VM_MAP,
+                                               [MB_UNMAP] = MB_VM_UNMAP,
+                                               [MB_ALIAS] = MB_VM_MAP,
+                                               [MB_PROTECT] = MB_VM_PROTECT};
+    struct mb__vmm *vmm = dev->vmm;
+    struct mb_vm_op op = {.kind = kinds[s->kind],
+                          .prot = s->prot,
+                          .cap = mb__owner_cap(dev->vm, OWNER),
+                          .va = mb__va_add(s->where->va, s->first * FRAME),
+                          .frames = s->pages,
+                          .pfns = s->pfns};
+    struct mb_hw_fence fence = {0};
+    enum mb_err err = mb__pte_pop(dev->vm, stream->hw, &op, 1, &fence);
+
+    if (err) {
+        put_back(vmm, s);
+        return err;
+    }
+    s->where->generation = ++dev->generation;
+    if (s->kind != MB_PROTECT)
+        let_go(dev, vmm->saved.data, (uint32_t)vmm->saved.count);
+    MB_VEC_CLEAR(&vmm->log);
+    return host ? dev->hw->ops->fence_wait_host(dev->hw, fence, 0) : MB_OK;
+}
+
+bool mb__batch_plain(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
+                     struct mb__stream *stream, bool host, enum mb_err *err)
+{
+    struct stretch s;
+
+    if (!find_stretch(dev, ops, count, &s) || !prepare(dev->vmm, &s))
+        return false;
+    if (!change(dev, &s)) {
+        put_back(dev->vmm, &s);
+        return false;
+    }
+    *err = submit(dev, &s, stream, host);
+    return true;
+}
