@@ -7,6 +7,7 @@
  *   one range        one operation on a memory object of consecutive frames
  *   one range, apart one operation on an object whose frames were found one by one between others
  *   page by page     one operation for every page, each shows a random page of that object
+ *   in any order     the same operations, shuffled
  *   composed         a block of malloc made of holes of one frame each
  *
  * value: nanoseconds for each page. Rows of what a call needs undone are told beside it, so each
@@ -45,6 +46,7 @@ struct host {
     mb_mem packed, apart; /* consecutive frames; frames between others */
     void *va, *second;
     struct mb_map_op *ops; /* pages + 1 of them */
+    bool shuffle;          /* lists of operations */
     double us[KINDS][SAMPLES_MAX];
 };
 
@@ -109,6 +111,13 @@ static void by_page(struct host *h, struct mb_map_op *ops, enum mb_map_kind kind
         ops[j].mem_offset = i * MB_FRAME_BYTES;
         ops[i].src = ops[j].src;
         ops[j].src = page_at(h->va, i);
+    }
+    for (unsigned i = h->shuffle ? h->pages - 1 : 0; i > 0; i--) {
+        unsigned j = (unsigned)mb__rng_below(&h->rng, i + 1);
+        struct mb_map_op op_i = ops[i];
+
+        ops[i] = ops[j];
+        ops[j] = op_i;
     }
 }
 
@@ -220,14 +229,15 @@ static enum mb_err tell_ranges(struct host *h, mb_mem mem, const char *how)
     return err;
 }
 
-static enum mb_err tell_pages(struct host *h)
+static enum mb_err tell_pages(struct host *h, bool shuffle)
 {
     enum mb_err err = MB_OK;
 
+    h->shuffle = shuffle;
     for (unsigned round = 0; !err && round < h->samples + WARM_UP; round++)
         err = pages_once(h, round);
     for (unsigned kind = 0; !err && kind <= UNMAP; kind++)
-        tell(h, kind_names[kind], "page by page", h->us[kind]);
+        tell(h, kind_names[kind], shuffle ? "in any order" : "page by page", h->us[kind]);
     return err;
 }
 
@@ -264,7 +274,9 @@ static enum mb_err mappings(struct host *h)
     if (!err)
         err = make_apart(h);
     if (!err)
-        err = tell_pages(h); /* first: a wake gives the object other frames */
+        err = tell_pages(h, false); /* first: a wake gives the object other frames */
+    if (!err && h->pages > 1)
+        err = tell_pages(h, true);
     if (!err)
         err = tell_ranges(h, h->apart, "one range, apart");
     return err ? err : tell_ranges(h, h->packed, "one range");
