@@ -90,6 +90,10 @@ static enum mb_err check_reservation(struct mb_device *dev, const struct reserva
         if (page->word & PAGE_MARKS || !page->owner != !page_state(page))
             return mb__fail(MB_ERR_CORRUPT, "page 0x%" PRIx64 " has a half-made record 0x%x",
                             where->va.addr + i * FRAME, page->word);
+        if (mem && page_index(page) >= mem->count)
+            return mb__fail(MB_ERR_CORRUPT,
+                            "page 0x%" PRIx64 " shows frame %u of a memory object that has %u",
+                            where->va.addr + i * FRAME, page_index(page), mem->count);
         if (mem && page_state(page) == PAGE_MAPPED &&
             !mb__pfn_eq(mem->pfns[page_index(page)], page->pfn))
             return mb__fail(MB_ERR_CORRUPT,
@@ -111,6 +115,40 @@ enum mb_err mb__vmm_count_pins(struct mb_device *dev, struct mb_map *pins)
             if (page_block(&where->pages[i]))
                 err = mb__pin_counted(pins, page_block(&where->pages[i]));
     }
+    return err;
+}
+
+/* Every page that names a frame changes its count. */
+static void count_pages(struct mb_device *dev, uint32_t step)
+{
+    for (struct mb__link *link = mb__tree_first(&dev->vmm->reservations); link;
+         link = mb__tree_next(link)) {
+        const struct reservation *where = MB__TREE_ENTRY(link, struct reservation, by_va);
+
+        for (uint32_t i = 0; i < where->count; i++) {
+            struct mb_mem *mem = page_mem(&where->pages[i]);
+
+            if (mem)
+                mem->maps[page_index(&where->pages[i])] += step;
+        }
+    }
+}
+
+/* A frame's count is the number of pages that name it: without them it is 0. The counts are taken
+ * down and put up again, so a check needs no memory; the lock hides it. */
+static enum mb_err check_counts(struct mb_device *dev)
+{
+    enum mb_err err = MB_OK;
+
+    count_pages(dev, UINT32_MAX);
+    for (const struct mb_mem *mem = dev->vmm->mems; mem; mem = mem->next) {
+        for (uint32_t i = 0; !err && i < mem->count; i++)
+            if (mem->maps[i])
+                err = mb__fail(MB_ERR_CORRUPT,
+                               "frame %u of a memory object counts %d pages more than show it", i,
+                               (int)mem->maps[i]);
+    }
+    count_pages(dev, 1);
     return err;
 }
 
@@ -153,5 +191,5 @@ enum mb_err mb__vmm_check(struct mb_device *dev)
                         "mappings: %" PRIu64 " pages name frames, which count %" PRIu64 "; %" PRIu64
                         " frames are held, the account says %" PRIu64 " bytes",
                         named, counted, frames, dev->vmm->bytes);
-    return MB_OK;
+    return check_counts(dev);
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "hw/fault.h"
-#include "runtime/runtime.h"
+#include "runtime/vmm_records.h"
 #include "support/runtime_rig.h"
 
 enum { PAGES = 8 };
@@ -218,6 +218,19 @@ TEST(one_operation_of_a_list_is_not_as_the_others)
             unmap(&s, ops[i].va, 1);
     }
     RT_OK(mb_free(s.dev, block));
+    tear_down(&s);
+}
+
+TEST(a_check_sees_counts_that_went_to_the_wrong_frame)
+{
+    struct scene s = set_up("backend:sim,device_memory:128m");
+
+    s.mem->maps[2]++;
+    s.mem->maps[5]--;
+    CHECK_EQ(mb_check(s.dev), MB_ERR_CORRUPT);
+    CHECK(strstr(mb_error_detail(), "frame 2 of a memory object counts 1 pages more"));
+    s.mem->maps[2]--;
+    s.mem->maps[5]++;
     tear_down(&s);
 }
 
