@@ -162,7 +162,10 @@ MB_API enum mb_err mb_free(mb_device dev, void *ptr);
 MB_API enum mb_err mb_realloc(mb_device dev, void *ptr, size_t bytes, void **out);
 
 /* The block may be used by work enqueued on `stream` after the call, or on streams ordered after
- * it. */
+ * it. May make `stream` wait for work that is enqueued on another one, as CUDA's pools do, and by
+ * default even while the device has memory. Kernels that wait for what a kernel of another stream
+ * will write, or for the host, must not be waited for: such programs open with growth:independent
+ * (no waits while there is memory) or set MB_POOL_REUSE_INTERNAL_DEPS to 0 (none at all). */
 MB_API enum mb_err mb_malloc_async(mb_device dev, size_t bytes, mb_stream stream, void **out);
 /* The block may be reused once `stream` has reached this point. NULL ptr is allowed. */
 MB_API enum mb_err mb_free_async(mb_device dev, void *ptr, mb_stream stream);

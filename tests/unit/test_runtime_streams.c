@@ -4,6 +4,8 @@
  * An address handed out again is the sign of reuse; the oracle and the patterns are the proof that
  * it was allowed.
  */
+#include "hw/fault.h"
+#include "hw/sim/sim.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
 
@@ -168,6 +170,58 @@ TEST(a_wait_saves_growth)
     CHECK_EQ(dev->counters.waits, 1);
     RT_OK(mb_free_async(dev, second, a));
     rt_close(dev);
+}
+
+/* Stream a waits for a value that stream b will write, and frees; b allocates, then writes. What is
+ * known on the host is the same as for any work that is late, so b is made to wait for a unless the
+ * program says that it must not be. */
+static enum mb_err hand_shake(const char *growth, bool without_waits)
+{
+    char config[80];
+    mb_device dev;
+    mb_stream a, b;
+    struct mb__stream *record[2];
+    struct mb_hw_dev *sim;
+    void *first, *second;
+    mb_pool pool;
+    enum mb_err err;
+
+    snprintf(config, sizeof(config), "backend:sim,device_memory:1g,growth:%s", growth);
+    dev = rt_open(config);
+    a = rt_stream(dev);
+    b = rt_stream(dev);
+    RT_OK(mb_pool_default(dev, &pool));
+    if (without_waits)
+        RT_OK(mb_pool_set(pool, MB_POOL_REUSE_INTERNAL_DEPS, 0));
+    first = rt_malloc(dev, BLOCK, a);
+    mb__lock(&dev->lock);
+    CHECK_OK(mb__stream_get(dev, a, &record[0]));
+    CHECK_OK(mb__stream_get(dev, b, &record[1]));
+    mb__unlock(&dev->lock);
+#ifdef MB_FAULT_INJECTION
+    sim = mb__hw_fault_inner(dev->hw);
+#else
+    sim = dev->hw;
+#endif
+    CHECK_OK(mb__sim_sem_wait(sim, record[0]->hw, 1, 1));
+    RT_OK(mb_free_async(dev, first, a));
+    second = rt_malloc(dev, BLOCK, b);
+    CHECK_OK(mb__sim_sem_set(sim, record[1]->hw, 1, 1));
+    RT_OK(mb_free_async(dev, second, b));
+    err = mb_stream_sync(dev, b);
+    if (err)
+        mb__sim_sem_host(sim, 1, 1);
+    rt_close(dev);
+    return err;
+}
+
+TEST(streams_that_hand_each_other_values_need_growth_independent)
+{
+    CHECK_EQ(hand_shake("tight", false), MB_ERR_DEADLOCK);
+    CHECK_EQ(hand_shake("patient", false), MB_ERR_DEADLOCK);
+    CHECK_EQ(hand_shake("tight", true), MB_OK);
+    CHECK_EQ(hand_shake("independent", false), MB_OK);
+    CHECK_EQ(hand_shake("fast", false), MB_OK);
 }
 
 /* Without internal dependencies a stream does not wait for another, but the host does before giving
