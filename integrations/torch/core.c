@@ -88,6 +88,22 @@ mb_device mb__torch_open_device(int device)
     return atomic_load_explicit(&devices[device], memory_order_acquire);
 }
 
+/* PyTorch's own allocator lets no stream wait for another, and kernels of several streams may wait
+ * for each other's values, also across devices. So neither do we while there is memory, unless the
+ * user asks for another growth. */
+static const char *own_config(void)
+{
+    const char *at = getenv("MOONBRIGHT");
+
+    while (at && *at) {
+        at += strspn(at, ", ");
+        if (strncmp(at, "growth:", 7) == 0)
+            return NULL;
+        at += strcspn(at, ",");
+    }
+    return "growth:independent";
+}
+
 enum mb_err mb__torch_device(int device, mb_device *out)
 {
     mb_device dev = mb__torch_open_device(device);
@@ -106,7 +122,7 @@ enum mb_err mb__torch_device(int device, mb_device *out)
     pthread_mutex_lock(&lock);
     dev = atomic_load_explicit(&devices[device], memory_order_relaxed);
     if (!dev)
-        err = mb_open(device, NULL, &dev);
+        err = mb_open(device, own_config(), &dev);
     if (!err) {
         driver_tables[device] = !strcmp(mb_device_tables(dev), "driver");
         atomic_store_explicit(&devices[device], dev, memory_order_release);

@@ -147,16 +147,36 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* open_lock held */
-static mb_device try_open(int ordinal)
+/* Does $MOONBRIGHT name the key? */
+static bool configured(const char *key)
 {
-    const char *config = getenv("MOONBRIGHT");
+    const char *at = getenv("MOONBRIGHT");
+
+    while (at && *at) {
+        at += strspn(at, ", ");
+        if (strncmp(at, key, strlen(key)) == 0)
+            return true;
+        at += strcspn(at, ",");
+    }
+    return false;
+}
+
+/* Unless the user says otherwise: the vendor's backend; and, as in the vendor's own pools, no stream
+ * is made to wait for another while there is memory. A program may let its streams wait for values
+ * that others of its streams write. */
+static mb_device try_open(int ordinal) /* open_lock held */
+{
+    char config[64];
     mb_device dev = NULL;
     uint64_t start = now_ns();
     enum mb_err err;
 
     slots[ordinal].tried = true;
-    err = mb_open(ordinal, config && strstr(config, "backend:") ? NULL : core_vendor.backend, &dev);
+    snprintf(config, sizeof(config), "%s%s", configured("backend:") ? "" : core_vendor.backend,
+             configured("growth:")    ? ""
+             : configured("backend:") ? "growth:independent"
+                                      : ",growth:independent");
+    err = mb_open(ordinal, config, &dev);
     open_ns += now_ns() - start;
     if (err) {
         core_note("device %d stays with %s: %s: %s", ordinal, core_vendor.name, mb_error_name(err),

@@ -620,6 +620,37 @@ static void ipc(void)
     OK(cu.cuMemFreeAsync(pooled, NULL));
 }
 
+typedef int value_call(void *stream, cu_ptr address, uint64_t value, unsigned flags);
+
+/* Two streams hand each other a value, and between the two halves one frees what the other could
+ * use. CUDA's pool grows then; so must ours, or none of the two goes on. */
+static void hand_shake(void)
+{
+    value_call *wait, *write;
+    int (*sync)(void *stream);
+    void *a = NULL, *b = NULL, *flag = NULL;
+    cu_ptr first = 0, second = 0;
+
+    *(void **)&wait = dlsym(RTLD_DEFAULT, "cuStreamWaitValue64_v2");
+    *(void **)&write = dlsym(RTLD_DEFAULT, "cuStreamWriteValue64_v2");
+    *(void **)&sync = dlsym(RTLD_DEFAULT, "cuStreamSynchronize");
+    MUST(wait && write && sync);
+    OK(cu.cuStreamCreate(&a, 1));
+    OK(cu.cuStreamCreate(&b, 1));
+    OK(cu.cuMemHostAlloc(&flag, 8, 0));
+    *(uint64_t *)flag = 0;
+    OK(cu.cuMemAllocAsync(&first, 8 * MIB, a));
+    OK(wait(a, (uintptr_t)flag, 1, 0));
+    OK(cu.cuMemFreeAsync(first, a));
+    OK(cu.cuMemAllocAsync(&second, 8 * MIB, b));
+    MUST(second != first);
+    OK(write(b, (uintptr_t)flag, 1, 0));
+    OK(sync(a));
+    OK(sync(b));
+    OK(cu.cuMemFreeAsync(second, b));
+    OK(cu.cuMemFreeHost(flag));
+}
+
 /* On the software GPU, whose addresses the driver does not know. */
 static void sim(void)
 {
@@ -671,7 +702,8 @@ static const struct {
              {"pools_reset", pools_reset},
              {"pools_shared", pools_shared},
              {"many", many},
-             {"vendor", vendor}};
+             {"vendor", vendor},
+             {"hand_shake", hand_shake}};
 
 int main(int argc, char **argv)
 {

@@ -67,6 +67,12 @@ run proc peers FAKE_CUDA_DEVICES=2
 says "MoonBright's and mapped for that device only"
 run proc ipc MOONBRIGHT_PRELOAD=ipc FAKE_CUDA_DEVICES=2
 run direct off MOONBRIGHT_PRELOAD=off FAKE_CUDA_DEVICES=2
+run direct hand_shake
+run direct hand_shake MOONBRIGHT="tables:driver, window_cache:0"
+if timeout 5 env LD_PRELOAD="$library" MOONBRIGHT=tables:driver,growth:tight "$program" direct hand_shake >"$work/out" 2>&1; then
+    failed=$((failed + 1))
+    echo "FAIL: growth:tight in \$MOONBRIGHT has no effect"
+fi
 run direct sim MOONBRIGHT=backend:sim
 run proc sim MOONBRIGHT=backend:sim
 run direct home

@@ -106,6 +106,46 @@ TEST(nothing_is_opened_before_it_is_needed)
     clean();
 }
 
+/* The address of a block that stream b gets while stream a has work before its free of another. */
+static bool reuses(int ordinal)
+{
+    enum { BYTES = 64 << 20 };
+    mb_device dev = device(ordinal);
+    mb_stream a = NULL, b = NULL;
+    void *first, *second;
+
+    OK(mb_stream_create(dev, &a));
+    OK(mb_stream_create(dev, &b));
+    first = calls_malloc(BYTES, ordinal, a);
+    CHECK(first != NULL);
+    for (unsigned i = 0; i < 64; i++)
+        OK(mb_fill_async(dev, first, BYTES, i, a));
+    mb_torch_free(first, BYTES, ordinal, a);
+    second = calls_malloc(BYTES, ordinal, b);
+    CHECK(second != NULL);
+    mb_torch_free(second, BYTES, ordinal, b);
+    OK(mb_device_sync(dev));
+    OK(mb_stream_destroy(dev, a));
+    OK(mb_stream_destroy(dev, b));
+    return first == second;
+}
+
+/* Kernels of two streams may wait for each other. Who wants the memory instead says so. */
+TEST(no_stream_waits_for_another_unless_asked)
+{
+    const char *before = getenv("MOONBRIGHT");
+    char with[160], old[120];
+
+    snprintf(old, sizeof(old), "%s", before);
+    snprintf(with, sizeof(with), "%s, growth:tight", old);
+    mb_torch_init(2);
+    CHECK(!reuses(0));
+    CHECK_EQ(setenv("MOONBRIGHT", with, 1), 0);
+    CHECK(reuses(1));
+    CHECK_EQ(setenv("MOONBRIGHT", old, 1), 0);
+    clean();
+}
+
 TEST(sizes_that_programs_ask_for)
 {
     static const uint64_t sizes[] = {0, 1, 128, 6912, 2 * MIB - 1, 2 * MIB, 2 * MIB + 1};
