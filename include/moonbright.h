@@ -146,7 +146,9 @@ MB_API enum mb_err mb_stream_sync(mb_device dev, mb_stream stream);
 MB_API enum mb_err mb_event_create(mb_device dev, mb_event *out);
 MB_API enum mb_err mb_event_destroy(mb_device dev, mb_event event);
 MB_API enum mb_err mb_event_record(mb_device dev, mb_event event, mb_stream stream);
-/* Later work of `stream` waits for the event. Also tells the allocator of the dependency. */
+/* Later work of `stream` waits for the event. Also tells the allocator of the dependency. Of an
+ * event recorded on a stream that is still captured: `stream` is captured into the same graph from
+ * then on, or joined there, and the allocator, which cannot see replays, reuses nothing by it. */
 MB_API enum mb_err mb_stream_wait_event(mb_device dev, mb_stream stream, mb_event event);
 
 /* ------------------------------------------------------------------ malloc */

@@ -139,6 +139,16 @@ static enum mb_err peer_access(struct mb_hw_dev *dev, struct mb_hw_dev *peer, mb
     return err ? err : dev->ops->peer_access(dev, of(peer)->inner, va, frames, pfns, prot);
 }
 
+/* A wait like the other one. */
+static enum mb_err event_wait(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
+                              struct mb_hw_fence fence)
+{
+    enum mb_err err = trip(dev, MB_HW_FAULT_fence_wait_stream);
+
+    dev = of(dev)->inner;
+    return err ? err : dev->ops->event_wait(dev, stream, fence);
+}
+
 static bool stream_capturing(struct mb_hw_dev *dev, mb_stream native)
 {
     dev = of(dev)->inner;
@@ -215,6 +225,7 @@ static void fill_ops(struct mb_hw_ops *ops, const struct mb_hw_ops *inner)
     SET(health)
     SET(intend)
     SET(stream_capturing)
+    SET(event_wait)
 #undef SET
     ops->close = close_both;
 }

@@ -249,6 +249,12 @@ struct mb_hw_ops {
     /* --- capture --- optional (NULL: nothing is ever captured). Is what is enqueued on the stream
      * now recorded into a graph instead of executed? Waits for nothing. */
     bool (*stream_capturing)(struct mb_hw_dev *dev, mb_stream native);
+    /* Optional (NULL: as fence_wait_stream). A wait that the program asked for. Of a point inside a
+     * capture under way, the stream is captured into the same graph from then on, or joined there;
+     * it may come after more of the other stream than the point. No wait of our own may do that:
+     * fence_wait_stream refuses. MB_ERR_NOT_SUPPORTED: no graph can hold this wait. */
+    enum mb_err (*event_wait)(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
+                              struct mb_hw_fence fence);
 };
 
 /* First member of every backend's device. */

@@ -658,10 +658,23 @@ enum mb_err mb__event_record(struct mb_event *event, mb_stream native)
     return MB_OK;
 }
 
+/* What the program orders. *edge: inside a graph, so the order holds at its replays only. */
+static enum mb_err wait_as_asked(struct mb_device *dev, struct mb__stream *stream,
+                                 struct mb_hw_fence fence, bool *edge)
+{
+    const struct mb_hw_ops *ops = dev->hw->ops;
+    enum mb_err err = ops->event_wait ? ops->event_wait(dev->hw, stream->hw, fence)
+                                      : ops->fence_wait_stream(dev->hw, stream->hw, fence);
+
+    *edge = !err && ops->stream_capturing && ops->stream_capturing(dev->hw, stream->native);
+    return err;
+}
+
 enum mb_err mb__event_wait(struct mb_event *event, mb_stream native)
 {
     struct mb_device *dev = event->dev;
     struct mb__stream *stream;
+    bool edge;
     enum mb_err err;
 
     if (!dev)
@@ -672,10 +685,11 @@ enum mb_err mb__event_wait(struct mb_event *event, mb_stream native)
     if (!err)
         err = clock_reserve(stream, (uint32_t)dev->streams.count);
     if (!err)
-        err = dev->hw->ops->fence_wait_stream(dev->hw, stream->hw, event->fence);
+        err = wait_as_asked(dev, stream, event->fence, &edge);
     if (err)
         return err;
-    clock_raise(stream, event->stream, event->ticket, event->clock, event->clock_count);
+    if (!edge)
+        clock_raise(stream, event->stream, event->ticket, event->clock, event->clock_count);
     return MB_OK;
 }
 

@@ -115,6 +115,42 @@ def replays(checks, cuda, dev, stream, other, count):
     dev.library.call("mb_pool_destroy", pool)
 
 
+def wait_for(dev, waiter, other):
+    event = pointer(dev.out("mb_event_create"))
+    dev.call("mb_event_record", event, pointer(other))
+    dev.call("mb_stream_wait_event", pointer(waiter), event)
+    dev.call("mb_event_destroy", event)
+
+
+def forks(checks, cuda, dev, stream, other):
+    """`other` joins the capture by MoonBright's events, and the graph replays with its edges."""
+    pool = dev.keep_pool()
+    warm = [dev.pool_malloc(pool, 20 * MIB, stream) for _ in range(2)]
+    for block in warm:
+        dev.free(block, stream)
+    dev.sync()
+    cuda.capture(stream)
+    first = dev.pool_malloc(pool, 20 * MIB, stream)
+    dev.fill(first, 20 * MIB, 21, stream)
+    wait_for(dev, other, stream)
+    result = dev.pool_malloc(pool, 20 * MIB, other)
+    dev.copy(result, first, 20 * MIB, other)
+    wait_for(dev, stream, other)
+    dev.verify(result, 20 * MIB, 21, stream)
+    executable = cuda.instantiate(cuda.end(stream))  # fails if `other` had not been joined
+    for _ in range(20):
+        cuda.launch(executable, stream)
+    cuda.sync(stream)
+    dev.sync()
+    checks.check(f"20 replays of a fork: {dev.wrong_words()} wrong words", dev.wrong_words() == 0)
+    cuda.call("cuGraphExecDestroy", executable)
+    dev.free(first, stream)
+    dev.free(result, other)
+    dev.library.call("mb_pool_set", pool, POOL_KEEP, u64(0))
+    dev.sync()
+    dev.library.call("mb_pool_destroy", pool)
+
+
 def main():
     path = sys.argv[1]
     tables = sys.argv[2] if len(sys.argv) > 2 else "inline"
@@ -130,6 +166,7 @@ def main():
     stream, other = cuda.begin()
     refusals(checks, cuda, dev, stream, other)
     replays(checks, cuda, dev, stream, other, count)
+    forks(checks, cuda, dev, stream, other)
     dev.close()
     return checks.done()
 

@@ -213,6 +213,169 @@ TEST(a_pool_that_keeps_serves_replays)
     }
 }
 
+/* ------------------------------------------------------------------ fork and join */
+
+static mb_event record(mb_device dev, mb_stream stream)
+{
+    mb_event event = NULL;
+
+    RT_OK(mb_event_create(dev, &event));
+    RT_OK(mb_event_record(dev, event, stream));
+    return event;
+}
+
+/* Later work of `waiter` comes after all of `other` so far. */
+static void order(mb_device dev, mb_stream waiter, mb_stream other)
+{
+    mb_event event = record(dev, other);
+
+    RT_OK(mb_stream_wait_event(dev, waiter, event));
+    RT_OK(mb_event_destroy(dev, event));
+}
+
+/* Two streams of one capture: each reuses what it freed itself, and only that. */
+static void *capture_fork(mb_device dev, mb_pool pool, mb_stream a, mb_stream b)
+{
+    void *first = NULL, *early = NULL, *result = NULL, *again = NULL;
+
+    RT_OK(mb_pool_malloc_async(pool, 20 * RT_MIB, a, &first));
+    rt_fill(dev, first, 20 * RT_MIB, 1, a);
+    order(dev, b, a);
+    CHECK_EQ(mb_malloc_async(dev, 100, b, &early), MB_ERR_NOT_SUPPORTED); /* b is captured, too */
+    RT_OK(mb_pool_malloc_async(pool, 20 * RT_MIB, b, &result));
+    CHECK(result != first);
+    RT_OK(mb_copy_async(dev, result, first, 20 * RT_MIB, b));
+    RT_OK(mb_free_async(dev, first, b));
+    RT_OK(mb_pool_malloc_async(pool, 20 * RT_MIB, a, &early));
+    CHECK(early != first); /* nothing orders a after b's copy so far */
+    rt_fill(dev, early, 20 * RT_MIB, 2, a);
+    order(dev, a, b);
+    RT_OK(mb_free_async(dev, early, a));
+    RT_OK(mb_pool_malloc_async(pool, 20 * RT_MIB, a, &again));
+    CHECK_PTR_EQ(again, early);
+    rt_fill(dev, again, 20 * RT_MIB, 3, a);
+    RT_OK(mb_verify_async(dev, result, 20 * RT_MIB, rt_seed(first, 1), a));
+    rt_verify(dev, again, 20 * RT_MIB, 3, a);
+    RT_OK(mb_free_async(dev, again, a));
+    return result;
+}
+
+TEST(a_capture_forks_and_joins)
+{
+    static const char *const kinds[] = {"", ",explore:yes"};
+
+    for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]); k++) {
+        char config[96];
+        mb_device dev;
+        mb_stream a, b, other;
+        mb_pool pool;
+        struct mb_sim_graph *graph;
+        void *result;
+
+        snprintf(config, sizeof(config), "backend:sim,device_memory:256m%s", kinds[k]);
+        dev = rt_open(config);
+        a = rt_stream(dev);
+        b = rt_stream(dev);
+        other = rt_stream(dev);
+        pool = keep_pool(dev);
+        begin(dev, a);
+        result = capture_fork(dev, pool, a, b);
+        graph = end(dev, a);
+        for (unsigned i = 0; i < REPLAYS; i++)
+            poison(dev, other, graph, i % 2 ? a : b); /* b is an ordinary stream again */
+        rt_clean(dev);
+        RT_OK(mb_free_async(dev, result, b));
+        mb__sim_graph_free(graph);
+        RT_OK(mb_pool_set(pool, MB_POOL_KEEP, 0));
+        RT_OK(mb_device_sync(dev));
+        RT_OK(mb_pool_destroy(pool));
+        rt_close(dev);
+    }
+}
+
+/* An edge of a graph orders nothing outside of it: what was freed before the capture is not had by
+ * the forked stream's own work afterwards. */
+TEST(an_edge_of_a_graph_is_no_order_outside)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:512m,cache:no,growth:independent");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *busy = rt_malloc(dev, 64 * RT_MIB, a), *next;
+
+    for (unsigned i = 0; i < 64; i++)
+        rt_fill(dev, busy, 64 * RT_MIB, i, a);
+    RT_OK(mb_free_async(dev, busy, a));
+    begin(dev, a);
+    order(dev, b, a);
+    order(dev, a, b);
+    mb__sim_graph_free(end(dev, a));
+    next = rt_malloc(dev, 64 * RT_MIB, b);
+    CHECK(next != busy);
+    rt_fill(dev, next, 64 * RT_MIB, 1, b);
+    RT_OK(mb_device_sync(dev));
+    rt_verify(dev, next, 64 * RT_MIB, 1, b);
+    RT_OK(mb_free_async(dev, next, b));
+    rt_close(dev);
+}
+
+/* What is no fork and no join of one capture is refused by name, and the capture goes on. */
+TEST(waits_that_no_graph_can_hold_are_refused)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:192m");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev), outside = rt_stream(dev);
+    void *block = rt_malloc(dev, 64 * RT_MIB, outside);
+    struct mb_sim_graph *graph = NULL;
+    mb_event before, early, late, of_b;
+
+    early = record(dev, outside);
+    RT_OK(mb_stream_sync(dev, outside)); /* over by now */
+    rt_fill(dev, block, 64 * RT_MIB, 1, outside);
+    before = record(dev, a);
+    begin(dev, a);
+    late = record(dev, outside);
+    RT_OK(mb_stream_wait_event(dev, a, before)); /* its own order */
+    RT_OK(mb_stream_wait_event(dev, a, early));
+    CHECK_EQ(mb_stream_wait_event(dev, a, late), MB_ERR_NOT_SUPPORTED);
+    CHECK(strstr(mb_error_detail(), "outside of the capture"));
+    RT_OK(mb_stream_wait_event(dev, outside, before)); /* was there before the capture */
+    begin(dev, b);
+    of_b = record(dev, b);
+    CHECK_EQ(mb_stream_wait_event(dev, a, of_b), MB_ERR_NOT_SUPPORTED);
+    CHECK(strstr(mb_error_detail(), "two graphs"));
+    mb__sim_graph_free(end(dev, b));
+    order(dev, b, a); /* a fork that nobody joins */
+    CHECK_EQ(mb__sim_capture_end(sim_of(dev), b, &graph), MB_ERR_INVALID);
+    CHECK_EQ(mb__sim_capture_end(sim_of(dev), a, &graph), MB_ERR_INVALID);
+    CHECK(strstr(mb_error_detail(), "never joined"));
+    CHECK(!mb__capturing(dev, a) && !mb__capturing(dev, b));
+    begin(dev, a);
+    order(dev, b, a);
+    order(dev, outside, b); /* a fork of a fork */
+    rt_verify(dev, block, 64 * RT_MIB, 1, outside);
+    order(dev, b, outside);
+    order(dev, a, b);
+    graph = end(dev, a);
+    launch(dev, graph, b);
+    mb__sim_graph_free(graph);
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_event_destroy(dev, before));
+    RT_OK(mb_event_destroy(dev, early));
+    RT_OK(mb_event_destroy(dev, late));
+    RT_OK(mb_event_destroy(dev, of_b));
+    RT_OK(mb_free_async(dev, block, outside));
+    rt_close(dev);
+}
+
+/* A device that is closed in the middle of a capture leaves nothing behind. */
+TEST(a_device_closes_during_a_forked_capture)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+
+    begin(dev, a);
+    order(dev, b, a);
+    mb_close(dev);
+}
+
 /* The host's free in a pool that keeps: in the allocation's stream's order, for nobody else. */
 TEST(mb_free_into_a_pool_that_keeps)
 {

@@ -295,6 +295,8 @@ void mb__cuda_stream_close(struct mb_hw_dev *hw, struct mb_hw_stream *stream);
 enum mb_err mb__cuda_fence_record(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
                                   struct mb_hw_fence *out);
 bool mb__cuda_fence_done(struct mb_hw_dev *hw, struct mb_hw_fence fence);
+enum mb_err mb__cuda_event_wait(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                                struct mb_hw_fence fence);
 enum mb_err mb__cuda_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
                                        struct mb_hw_fence fence);
 enum mb_err mb__cuda_fence_wait_host(struct mb_hw_dev *hw, struct mb_hw_fence fence,

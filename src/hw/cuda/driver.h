@@ -130,6 +130,10 @@ _Static_assert(sizeof(struct cu_mem_op) == 48, "size of the driver's union");
     X(stream_sync, "cuStreamSynchronize", (cu_stream stream))                                      \
     X(stream_query, "cuStreamQuery", (cu_stream stream))                                           \
     X(stream_capturing, "cuStreamIsCapturing", (cu_stream stream, int *status))                    \
+    X(stream_wait_event, "cuStreamWaitEvent", (cu_stream stream, cu_event event, unsigned flags))  \
+    X(event_create, "cuEventCreate", (cu_event * event, unsigned flags))                           \
+    X(event_record, "cuEventRecord", (cu_event event, cu_stream stream))                           \
+    X(event_destroy, "cuEventDestroy_v2", (cu_event event))                                        \
     X(stream_write64, "cuStreamWriteValue64_v2",                                                   \
       (cu_stream stream, cu_ptr addr, uint64_t value, unsigned flags))                             \
     X(stream_wait64, "cuStreamWaitValue64_v2",                                                     \

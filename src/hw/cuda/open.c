@@ -540,4 +540,5 @@ static const struct mb_hw_ops ops = {
     .scrub_slots = mb__cuda_scrub_slots,
     .peer_access = mb__cuda_peer_access,
     .stream_capturing = mb__cuda_stream_capturing,
+    .event_wait = mb__cuda_event_wait,
 };

@@ -360,7 +360,7 @@ static enum mb_err ensure_written(struct mb_cuda *dev, struct mb_hw_fence fence)
         if (mb__cuda_capturing(dev, s))
             err = mb__fail(MB_ERR_NOT_SUPPORTED,
                            "the fence belongs to a stream that is still being captured: end the "
-                           "capture before something outside waits for it");
+                           "capture before MoonBright's own work waits for it");
         else
             err = write_next(dev, s);
     }
@@ -397,6 +397,54 @@ enum mb_err mb__cuda_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stream
     }
     mb__cuda_leave(dev, &scope);
     return err;
+}
+
+/* The driver's own events make the edge of the graph: what is captured on the fence's stream so far
+ * comes before what will be on `stream`, which is captured too from now on. */
+static enum mb_err join_capture(struct mb_cuda *dev, struct mb_hw_stream *stream,
+                                struct mb_hw_stream *other)
+{
+    enum { NO_TIMING = 2 };
+    cu_event event = NULL;
+    enum mb_err err =
+        mb__cuda_result(dev, dev->cu->event_create(&event, NO_TIMING), "an event of a capture");
+
+    if (err)
+        return err;
+    err = mb__cuda_result(dev, dev->cu->event_record(event, other->native),
+                          "recording an event in a capture");
+    if (!err)
+        err = mb__cuda_result(dev, dev->cu->stream_wait_event(stream->native, event, 0),
+                              "waiting for an event of another stream's capture");
+    (void)dev->cu->event_destroy(event);
+    return err;
+}
+
+/* Only a fence that was recorded in a capture under way has a number that is not written yet. */
+enum mb_err mb__cuda_event_wait(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                                struct mb_hw_fence fence)
+{
+    struct mb_cuda *dev = mb__cuda(hw);
+    struct mb_hw_stream *other = fence.stream;
+    struct mb_cuda_scope scope;
+    bool inside;
+    enum mb_err err;
+
+    if (other == stream || mb__cuda_fence_done(hw, fence))
+        return MB_OK;
+    pthread_mutex_lock(&other->lock);
+    inside = other->open && other->seq < fence.seq;
+    pthread_mutex_unlock(&other->lock);
+    if (!inside)
+        return mb__cuda_fence_wait_stream(hw, stream, fence);
+    err = mb__cuda_enter(dev, &scope);
+    if (err)
+        return err;
+    inside = mb__cuda_capturing(dev, other);
+    if (inside)
+        err = join_capture(dev, stream, other);
+    mb__cuda_leave(dev, &scope);
+    return inside ? err : mb__cuda_fence_wait_stream(hw, stream, fence);
 }
 
 /* The context's fatal error, if there is one: asked for when a wait takes long. Any stream tells

@@ -290,7 +290,8 @@ static enum mb_err ensure_written(struct mb_hip *dev, struct mb_hw_fence fence, 
             err =
                 mb__hip_fail(MB_ERR_NOT_SUPPORTED,
                              "the fence belongs to a stream that is still being captured: end the "
-                             "capture before something outside waits for it");
+                             "capture before something outside waits for it; between streams of "
+                             "one capture use hipEventRecord() and hipStreamWaitEvent()");
         else
             err = write_next(dev, s);
     }

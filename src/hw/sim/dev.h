@@ -364,7 +364,8 @@ struct mb_hw_stream {
     struct mb_hw_stream *queue; /* isolated: its helper queue, made at first use */
     struct sim_kernel *kernel;  /* while the head is a KERNEL that has begun */
     uint32_t pending;           /* entries of it in dev->pending */
-    struct mb_sim_graph *graph; /* while it is captured; owned */
+    struct mb_sim_graph *graph; /* while it is captured; shared by forked ones */
+    bool joined;                /* in it: another stream waited for all that is captured here */
     uint64_t *clock;            /* race check: per stream the ticket that happened before */
     uint64_t host_version;      /* race check: of races.host that the stream was told */
 };
@@ -597,6 +598,12 @@ void mb__sim_land_all(struct sim_dev *dev, const struct mb_hw_stream *stream, un
 /* Is an access to be recorded instead? *err says whether that worked. */
 bool mb__sim_graph_takes(struct mb_hw_stream *stream, enum sim_op_kind kind, mb_va va, mb_va src,
                          uint64_t bytes, uint64_t seed, enum mb_err *err);
+/* The stream waits for a point of `other`. inside: of its capture, so the stream is captured too
+ * from now on. Lock held. MB_ERR_NOT_SUPPORTED: that is not in this graph. */
+enum mb_err mb__sim_capture_wait(struct mb_hw_stream *stream, struct mb_hw_stream *other,
+                                 bool inside);
+/* Every capture ends, and its graph goes: for close. */
+void mb__sim_captures_close(struct sim_dev *dev);
 /* MB_ERR_NOT_SUPPORTED while the stream is captured. */
 enum mb_err mb__sim_not_captured(const struct mb_hw_stream *stream, const char *what);
 bool mb__sim_stream_capturing(struct mb_hw_dev *hw, mb_stream native);

@@ -307,6 +307,30 @@ static bool sim_fence_done(struct mb_hw_dev *hw, struct mb_hw_fence fence)
     return passed;
 }
 
+static enum mb_err push_wait(struct sim_dev *dev, struct mb_hw_stream *stream,
+                             struct mb_hw_fence fence)
+{
+    enum mb_err err = mb__sim_stream_reserve(stream, 1, 0);
+    struct sim_op *op;
+
+    if (err)
+        return err;
+    settle_captured(fence);
+    op = mb__sim_stream_push(stream, SIM_OP_WAIT);
+    op->fence = fence;
+    mb__sim_engine_kick(dev);
+    return MB_OK;
+}
+
+static enum mb_err check_fence(struct sim_dev *dev, struct mb_hw_fence fence, const char *call)
+{
+    enum mb_err err = mb__sim_alive(dev);
+
+    if (!err && fence.stream && fence.stream->dev != dev)
+        err = mb__fail(MB_ERR_INVALID, "%s: the fence belongs to another device", call);
+    return err;
+}
+
 static enum mb_err sim_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
                                          struct mb_hw_fence fence)
 {
@@ -314,24 +338,35 @@ static enum mb_err sim_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stre
     enum mb_err err;
 
     sim_lock(dev);
-    err = mb__sim_alive(dev);
-    if (!err && fence.stream && fence.stream->dev != dev)
-        err = mb__fail(MB_ERR_INVALID, "fence_wait_stream: the fence belongs to another device");
+    err = check_fence(dev, fence, "fence_wait_stream");
     if (!err)
         err = mb__sim_not_captured(stream, "fence_wait_stream");
     if (!err && fence.stream)
         err = mb__sim_not_captured(fence.stream, "fence_wait_stream");
     if (!err)
-        err = mb__sim_stream_reserve(stream, 1, 0);
-    if (!err) {
-        struct sim_op *op;
+        err = push_wait(dev, stream, fence);
+    sim_unlock(dev);
+    return err;
+}
 
-        settle_captured(fence);
-        op = mb__sim_stream_push(stream, SIM_OP_WAIT);
+static enum mb_err sim_event_wait(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                                  struct mb_hw_fence fence)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    struct mb_hw_stream *other = fence.stream;
+    bool inside; /* the fence is a point of a capture */
+    enum mb_err err;
 
-        op->fence = fence;
-        mb__sim_engine_kick(dev);
-    }
+    sim_lock(dev);
+    err = check_fence(dev, fence, "event_wait");
+    if (err)
+        goto out;
+    inside = other && other->graph && fence.seq > other->seq;
+    if (!inside && !stream->graph)
+        err = push_wait(dev, stream, fence);
+    else if (other != stream && (inside || !mb__sim_fence_passed(fence)))
+        err = mb__sim_capture_wait(stream, other, inside);
+out:
     sim_unlock(dev);
     return err;
 }
@@ -430,6 +465,7 @@ static const struct mb_hw_ops sim_ops = {
     .scrub_slots = sim_scrub_slots,
     .peer_access = mb__sim_peer_access,
     .stream_capturing = mb__sim_stream_capturing,
+    .event_wait = sim_event_wait,
 };
 
 /* Without an oracle: what it would be told is not worked out either. Written once. */

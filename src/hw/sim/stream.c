@@ -181,11 +181,11 @@ struct mb_hw_stream *mb__sim_stream_new(struct sim_dev *dev)
 
 void mb__sim_streams_close(struct sim_dev *dev)
 {
+    mb__sim_captures_close(dev);
     for (unsigned i = 0; i < dev->stream_count; i++) {
         struct mb_hw_stream *stream = dev->stream[i];
 
         mb__sim_kernel_free(stream);
-        mb__sim_graph_free(stream->graph);
         free(stream->ops.base);
         free(stream->data.base);
         free(stream->clock);
