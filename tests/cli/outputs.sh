@@ -29,16 +29,36 @@ os.mkdir(work)
 def children(pid):
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return file.read().split()
+def words(pid):
+    with open(f"/proc/{pid}/cmdline") as file:
+        return file.read()
+def state(pid):
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+def start():
+    """The command, and its bench, which stands still, so that it cannot be over before the command is interrupted."""
+    while True:
+        for name in ("page.html", "out.json"):
+            with open(f"{work}/{name}", "w") as file:
+                file.write("before")
+        process = subprocess.Popen([command, "bench", "all", "--backend", "sim", "--quiet", "--only", "churn", "--html",
+                                    work + "/page.html", "--json", work + "/out.json"])
+        try:
+            while not children(process.pid) or words(children(process.pid)[0]) == words(process.pid):
+                if process.poll() is not None:
+                    raise ProcessLookupError
+                time.sleep(0.001) # what is not the bench yet would not end with the command
+            child = children(process.pid)[0]
+            os.kill(int(child), signal.SIGSTOP)
+            while state(child) not in "TZX":
+                time.sleep(0.001)
+            if state(child) == "T":
+                return process, child
+        except (OSError, IndexError):
+            pass # the bench was over before it could be stopped
+        assert process.wait() == 0, process.returncode
 for stop in (signal.SIGINT, signal.SIGTERM):
-    for name in ("page.html", "out.json"):
-        with open(f"{work}/{name}", "w") as file:
-            file.write("before")
-    process = subprocess.Popen([command, "bench", "all", "--backend", "sim", "--quiet", "--only", "churn", "--html",
-                                work + "/page.html", "--json", work + "/out.json"])
-    while not children(process.pid):
-        assert process.poll() is None, "the command ended before it was interrupted"
-        time.sleep(0.01)
-    child = children(process.pid)[0]
+    process, child = start()
     process.send_signal(stop)
     assert process.wait() == -stop, process.returncode
     while os.path.exists(f"/proc/{child}") and " Z " not in open(f"/proc/{child}/stat").read():
