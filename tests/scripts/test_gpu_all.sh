@@ -48,8 +48,8 @@ seem() {
 unshare --mount "$scratch/seem" true 2>/dev/null || skip "no mount namespace can be made here"
 
 # Shares of seconds instead of minutes.
-sed -i 's/step gpu-test 340 60/step gpu-test 4 1/; s/step gpu-variants 180 30/step gpu-variants 20 1/' scripts/gpu-all
-expect 1 seem scripts/gpu-all --stage right --seconds 30 out
+sed -i 's/step gpu-test 340 60/step gpu-test 8 1/; s/step gpu-variants 180 30/step gpu-variants 20 1/' scripts/gpu-all
+expect 1 seem scripts/gpu-all --stage right --seconds 60 out
 expect_text "FAIL gpu-test: status 137"
 case $output in *ATTENTION*) fail "what was made of this tree is said to be of another" ;; esac
 expect_text "was still there: ended"
@@ -61,18 +61,29 @@ expect_text "verdict: default meets 4"
 [ "$(cat out/right-variants.jsonl)" = '{"what":"second"}' ] || fail "the second step's result is not there"
 [ "$(find out -type f | wc -l)" -le 8 ] || fail "too many files: $(ls out)"
 tar -xzf out/right-logs.tar.gz
-grep -q "budget -4 commit abc1234 ready $PWD/ready" logs/told.txt || fail "the step was told: $(cat logs/told.txt)"
+grep -q "budget 0 commit abc1234 ready $PWD/ready" logs/told.txt || fail "the step was told: $(cat logs/told.txt)"
 grep -q "some failed or were left out" out/gpu-all.txt || fail "gpu-all.txt has no end"
 
 # Not enough time for the second: said, not run.
 sed -i 's/step gpu-variants 20 1/step gpu-variants 20 10/' scripts/gpu-all
 echo "changed" >>CMakeLists.txt
-expect 1 seem scripts/gpu-all --stage right --seconds 8 out2
+expect 1 seem scripts/gpu-all --stage right --seconds 12 out2
 expect_text "left out: gpu-variants"
 expect_text "was not made of this tree"
 
-# Stopped from outside, in the middle of a step.
-expect 124 seem timeout 2 scripts/gpu-all --stage right --seconds 30 out3
+# Stopped from outside, in the middle of a step: once that has written something.
+sed -i 's/step gpu-test 8 1/step gpu-test 300 1/' scripts/gpu-all
+rm -rf build/gpu-all
+seem scripts/gpu-all --stage right --seconds 600 out3 >told3.txt 2>&1 &
+stage=$!
+for _ in {1..600}; do
+    [ ! -s build/gpu-all/right/cuda.json ] || break
+    sleep 0.1
+done
+kill -TERM "$(pgrep -o -f 'gpu-all --stage right --seconds 600 out3')"
+status=0
+wait "$stage" || status=$?
+[ "$status" -ne 0 ] || fail "a stage that was stopped passes: $(cat told3.txt)"
 [ "$(cat out3/right-cuda.json)" = '{"what":"first"}' ] || fail "nothing was saved when it was stopped"
 kill "$(cat left.pid)" 2>/dev/null || true
 echo "PASS: gpu_all"
