@@ -201,6 +201,57 @@ void mb__tree_unlink(struct mb_tree *tree, struct mb_tree_node *node)
         tree->root->red = false;
 }
 
+/* Puts the subtree's nodes in front of `list`, largest first; as deep as the tree is high. */
+static struct mb_tree_node *prepend(struct mb_tree_node *node, struct mb_tree_node *list)
+{
+    while (node) {
+        node->child[1] = prepend(node->child[1], list);
+        list = node;
+        node = node->child[0];
+    }
+    return list;
+}
+
+void mb__tree_flatten(struct mb_tree *tree, struct mb_tree_run *out)
+{
+    *out = (struct mb_tree_run){.last = mb__tree_end(tree, 1), .count = tree->count};
+    out->first = prepend(tree->root, NULL);
+    tree->root = NULL;
+    tree->count = 0;
+}
+
+/* A subtree of the run's next `count` nodes. All levels are full but the last one, whose nodes are
+ * red: they lie `reds` levels below its root. */
+static struct mb_tree_node *build(const struct mb_tree *tree, struct mb_tree_run *run, size_t count,
+                                  struct mb_tree_node *parent, unsigned reds)
+{
+    struct mb_tree_node *left, *node;
+
+    if (!count)
+        return NULL;
+    left = build(tree, run, count / 2, NULL, reds - 1);
+    node = mb__tree_run_pop(run);
+    node->child[0] = left;
+    if (left)
+        left->parent = node;
+    node->parent = parent;
+    node->red = !reds;
+    node->child[1] = build(tree, run, count - count / 2 - 1, node, reds - 1);
+    if (tree->update)
+        tree->update(node);
+    return node;
+}
+
+void mb__tree_build(struct mb_tree *tree, struct mb_tree_run *run)
+{
+    unsigned full = 0; /* levels */
+
+    while (((size_t)2 << full) - 1 <= run->count)
+        full++;
+    tree->count = run->count;
+    tree->root = build(tree, run, run->count, NULL, full);
+}
+
 struct mb_tree_node *mb__tree_end(const struct mb_tree *tree, int side)
 {
     /* cppcheck-suppress ctunullpointer ; callers pass their tree, which is never NULL */

@@ -18,6 +18,10 @@
  * Functions made by MB_TREE_DEFINE(name, ...), all O(log n) unless said:
  *     bool  name_insert(tree, item)       false: an equal one is there, nothing changed
  *     void  name_remove(tree, item)       item must be in the tree
+ *     void  name_add_all(tree, run)       items in ascending order, see struct mb_tree_run; none of
+ *                                         them equal to one in the tree. Many of them cost a few
+ *                                         steps each, whatever the tree holds up to a multiple of
+ *                                         their number
  *     T    *name_find(tree, key)          the equal one or NULL
  *     T    *name_at_least(tree, key)      the smallest that is not below key, or NULL
  *     T    *name_at_most(tree, key)       the largest that is not above key, or NULL
@@ -52,6 +56,57 @@ struct mb_tree {
     size_t count;                              /* nodes in the tree */
 };
 
+/* Items that are in no tree, in ascending order, linked by child[1]. Zero-initialised is empty. */
+struct mb_tree_run {
+    struct mb_tree_node *first, *last;
+    size_t count;
+};
+
+enum {
+    MB__TREE_RUN_FEW = 8,   /* fewer items than that are inserted one by one, */
+    MB__TREE_RUN_SHARE = 4, /* and those of which the tree holds so many times as many */
+};
+
+static inline void mb__tree_run_push(struct mb_tree_run *run, struct mb_tree_node *node)
+{
+    node->child[1] = NULL;
+    if (run->last)
+        run->last->child[1] = node;
+    else
+        run->first = node;
+    run->last = node;
+    run->count++;
+}
+
+static inline struct mb_tree_node *mb__tree_run_pop(struct mb_tree_run *run)
+{
+    struct mb_tree_node *node = run->first;
+
+    run->first = node->child[1];
+    if (!run->first)
+        run->last = NULL;
+    run->count--;
+    return node;
+}
+
+/* Moves all of `more`, whose items are larger, behind those of `run`. */
+static inline void mb__tree_run_append(struct mb_tree_run *run, struct mb_tree_run *more)
+{
+    if (!more->count)
+        return;
+    if (run->last)
+        run->last->child[1] = more->first;
+    else
+        run->first = more->first;
+    run->last = more->last;
+    run->count += more->count;
+    *more = (struct mb_tree_run){0};
+}
+
+/* Takes the tree apart: it is empty then. O(n). */
+void mb__tree_flatten(struct mb_tree *tree, struct mb_tree_run *out);
+/* Makes an empty tree hold a run, balanced. O(n). */
+void mb__tree_build(struct mb_tree *tree, struct mb_tree_run *run);
 /* Links `node` below `parent` (NULL: as root) on `side`, where there is no child, and rebalances.
  */
 void mb__tree_link(struct mb_tree *tree, struct mb_tree_node *node, struct mb_tree_node *parent,
@@ -96,6 +151,27 @@ static inline void *mb__tree_item(struct mb_tree_node *node, size_t offset)
         }                                                                                          \
         mb__tree_link(tree, &item->member, parent, side);                                          \
         return true;                                                                               \
+    }                                                                                              \
+    static inline                                                                                  \
+        __attribute__((unused)) void name##_add_all(struct mb_tree *tree, struct mb_tree_run *run) \
+    {                                                                                              \
+        struct mb_tree_run old = {0}, all = {0};                                                   \
+                                                                                                   \
+        if (run->count < MB__TREE_RUN_FEW || tree->count > MB__TREE_RUN_SHARE * run->count) {      \
+            while (run->count)                                                                     \
+                (void)name##_insert(tree, name##_item(mb__tree_run_pop(run)));                     \
+            return;                                                                                \
+        }                                                                                          \
+        mb__tree_flatten(tree, &old);                                                              \
+        while (old.count && run->count) {                                                          \
+            bool from_old = order(MB_TREE_ITEM(old.first, type, member),                           \
+                                  MB_TREE_ITEM(run->first, type, member)) < 0;                     \
+                                                                                                   \
+            mb__tree_run_push(&all, mb__tree_run_pop(from_old ? &old : run));                      \
+        }                                                                                          \
+        mb__tree_run_append(&all, &old);                                                           \
+        mb__tree_run_append(&all, run);                                                            \
+        mb__tree_build(tree, &all);                                                                \
     }                                                                                              \
     static inline __attribute__((unused)) void name##_remove(struct mb_tree *tree, type *item)     \
     {                                                                                              \

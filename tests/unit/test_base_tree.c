@@ -147,6 +147,93 @@ TEST(random_operations_agree_with_an_array)
     CHECK_PTR_EQ(addr_tree_first(&addrs), NULL);
 }
 
+static int by_size_then_addr(const void *left, const void *right)
+{
+    return size_order(*(struct block *const *)left, *(struct block *const *)right);
+}
+
+/* Adds all of `fresh` at once, to both trees. */
+static void add_all(struct mb_tree *sizes, struct mb_tree *addrs, struct block **fresh,
+                    size_t count)
+{
+    struct mb_tree_run by_addr = {0}, by_size = {0};
+
+    for (size_t i = 0; i < count; i++) { /* they come by address */
+        mb__tree_run_push(&by_addr, &fresh[i]->by_addr);
+        fresh[i]->there = true;
+    }
+    qsort(fresh, count, sizeof(struct block *), by_size_then_addr);
+    for (size_t i = 0; i < count; i++)
+        mb__tree_run_push(&by_size, &fresh[i]->by_size);
+    addr_tree_add_all(addrs, &by_addr);
+    size_tree_add_all(sizes, &by_size);
+}
+
+/* Runs of all lengths into trees of all sizes: both ways of adding them, and what lies between. */
+TEST(runs_join_a_tree)
+{
+    struct mb_rng rng;
+
+    mb__rng_seed(&rng, mb_test_seed());
+    for (unsigned round = 0; round < 600; round++) {
+        struct mb_tree sizes = {0}, addrs = {.update = update_max};
+        struct block *fresh[BLOCKS];
+        uint64_t first = mb__rng_below(&rng, 9), second = 1 + mb__rng_below(&rng, 8);
+        size_t count = 0, all = 0;
+
+        memset(blocks, 0, sizeof(blocks));
+        for (int i = 0; i < BLOCKS; i++) {
+            struct block *b = &blocks[i];
+
+            b->addr = (uint64_t)i * 2;
+            b->size = mb__rng_below(&rng, 12);
+            if (mb__rng_below(&rng, 8) < first) {
+                insert(&sizes, &addrs, b);
+                all++;
+            } else if (mb__rng_below(&rng, 8) < second) {
+                fresh[count++] = b;
+            }
+        }
+        add_all(&sizes, &addrs, fresh, count);
+        CHECK_EQ(sizes.count, all + count);
+        CHECK(mb__tree_check(&sizes));
+        CHECK(mb__tree_check(&addrs));
+        check_walk(&addrs, all + count);
+        for (unsigned i = 0; i < 8; i++)
+            check_searches(&sizes, &addrs, &rng);
+        for (int i = 0; i < BLOCKS; i += 3)
+            if (blocks[i].there)
+                take_out(&sizes, &addrs, &blocks[i]);
+        CHECK(mb__tree_check(&sizes));
+        CHECK(mb__tree_check(&addrs));
+    }
+}
+
+/* A tree of each number of nodes up to a few full ones. */
+TEST(a_run_makes_a_balanced_tree)
+{
+    for (size_t count = 0; count <= BLOCKS; count++) {
+        struct mb_tree addrs = {.update = update_max};
+        struct mb_tree_run run = {0};
+
+        memset(blocks, 0, sizeof(blocks));
+        for (size_t i = 0; i < count; i++) {
+            blocks[i].addr = i;
+            mb__tree_run_push(&run, &blocks[i].by_addr);
+        }
+        mb__tree_build(&addrs, &run);
+        CHECK(mb__tree_check(&addrs));
+        CHECK_EQ(addrs.count, count);
+        mb__tree_flatten(&addrs, &run);
+        CHECK_EQ(run.count, count);
+        CHECK_PTR_EQ(addrs.root, NULL);
+        for (size_t i = 0; i < count; i++)
+            CHECK_PTR_EQ(mb__tree_run_pop(&run), &blocks[i].by_addr);
+        CHECK_PTR_EQ(run.first, NULL);
+        CHECK_PTR_EQ(run.last, NULL);
+    }
+}
+
 /* Every order of inserting and of removing 6 nodes. */
 static void permute(uint8_t *list, unsigned n, unsigned done, void (*use)(const uint8_t *))
 {
