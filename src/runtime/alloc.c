@@ -95,10 +95,12 @@ void mb__take_range(struct mb__request *req, uint64_t addr, uint64_t bytes)
     while (*tail)
         tail = &(*tail)->piece_next;
     while (bytes) {
-        struct mb__node *node = mb__heap_find(&req->pool->heap, addr);
+        struct mb__near near = {req->last, req->listed};
+        struct mb__node *node = mb__heap_find_near(&req->pool->heap, near, addr);
         uint64_t part = node->addr + node->bytes - addr;
 
         part = part < bytes ? part : bytes;
+        req->listed = node->edge_next;
         req->last = *tail = mb__heap_take(&req->pool->heap, node, addr, part, req->block);
         tail = &req->last->piece_next;
         addr += part;
@@ -472,10 +474,7 @@ void mb__block_return(struct mb_device *dev, struct mb__block *block, struct mb_
         mb__window_cache(pool, block->window, stream, ticket, order);
         pool->stitched_live--;
     }
-    for (struct mb__node *node = block->pieces, *next; node; node = next) {
-        next = node->piece_next;
-        mb__heap_give(&pool->heap, node, lane, ticket, order);
-    }
+    mb__heap_give_all(&pool->heap, block->pieces, lane, ticket, order);
     block_drop(dev, block);
 }
 

@@ -10,6 +10,7 @@
  * Locking: the device's lock.
  */
 #include "base/err.h"
+#include "base/sort.h"
 #include "runtime/runtime.h"
 
 #define FRAME MB_FRAME_BYTES
@@ -95,28 +96,29 @@ static enum mb_err collect_largest(struct mb__request *req, const struct mb__lan
 static enum mb_err collect_lane(struct mb__request *req, const struct mb__lane *lane, uint64_t end)
 {
     bool all = req->bytes < FRAME;
-    const struct mb_tree *tree = all ? &lane->by_size : &lane->by_edge;
-    struct mb__link *link = mb__tree_first(tree);
     enum mb_err err = MB_OK;
 
-    if (req->dev->counters.looks + tree->count > end)
+    if (req->dev->counters.looks + (all ? lane->by_size.count : lane->edge_count) > end)
         return collect_largest(req, lane, all, end);
-    for (; !err && link; link = mb__tree_next(link))
-        err = collect_node(req, lane,
-                           all ? MB__TREE_ENTRY(link, struct mb__node, by_size)
-                               : MB__TREE_ENTRY(link, struct mb__node, by_edge),
-                           all);
+    if (!all) {
+        for (const struct mb__node *node = lane->edge_first; !err && node; node = node->edge_next)
+            err = collect_node(req, lane, node, all);
+        return err;
+    }
+    for (struct mb__link *link = mb__tree_first(&lane->by_size); !err && link;
+         link = mb__tree_next(link))
+        err = collect_node(req, lane, MB__TREE_ENTRY(link, struct mb__node, by_size), all);
     return err;
 }
 
-static int by_addr(const void *left, const void *right)
+static inline bool lies_before(const struct mb__range *a, const struct mb__range *b)
 {
-    const struct mb__range *a = left, *b = right;
-
-    return a->addr < b->addr ? -1 : a->addr > b->addr;
+    return a->addr < b->addr;
 }
 
-/* Joins ranges of different lanes that touch. */
+MB_SORT_DEFINE(sort_by_addr, struct mb__range, lies_before)
+
+/* Joins ranges of different lanes that touch. dev->pieces has room for as many. */
 static void join(struct mb_device *dev)
 {
     struct mb__range *list = dev->ranges.data;
@@ -124,7 +126,7 @@ static void join(struct mb_device *dev)
 
     if (dev->ranges.count < 2)
         return;
-    qsort(list, dev->ranges.count, sizeof(*list), by_addr);
+    sort_by_addr(list, dev->ranges.count, dev->pieces.data);
     for (size_t i = 1; i < dev->ranges.count; i++) {
         if (list[used].addr + list[used].bytes == list[i].addr)
             list[used].bytes += list[i].bytes;
@@ -163,9 +165,9 @@ enum mb_err mb__collect(struct mb__request *req)
     err = collect(req);
     if (err)
         return err;
-    join(req->dev);
     if (!MB_VEC_RESERVE(&req->dev->pieces, req->dev->ranges.count + 2))
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a plan of %zu pieces",
                         req->dev->ranges.count + 2);
+    join(req->dev);
     return MB_OK;
 }

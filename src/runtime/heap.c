@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Two trees and a list: by address (all nodes), by size (free nodes, one tree a lane), and the
- * links between nodes that touch.
+ * Two trees and two lists: by address (all nodes), by size (free nodes, one tree a lane), the links
+ * between nodes that touch, and the free nodes of a lane that touch a frame boundary.
+ *
+ * A composed block may have very many pieces. When it is freed, those that join nothing are counted
+ * and linked first, and come into the lane's tree together.
  *
  * Trade-offs: node records come from chunks that are given back only with the heap. Their number
  * follows the largest number of blocks and holes, not the bytes handed out.
@@ -16,6 +19,7 @@
 
 enum {
     CHUNK_NODES = 256,
+    NEAR_STEPS = 16, /* nodes that are looked at before the tree is */
 };
 
 struct mb__chunk {
@@ -66,7 +70,7 @@ void mb__heap_fini(struct mb__heap *heap)
 enum mb_err mb__heap_prepare(struct mb__heap *heap, unsigned nodes)
 {
     while (heap->spare_count < nodes) {
-        struct mb__chunk *chunk = calloc(1, sizeof(*chunk));
+        struct mb__chunk *chunk = aligned_alloc(_Alignof(struct mb__chunk), sizeof(*chunk));
 
         if (!chunk)
             return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for %d heap records of %zu bytes",
@@ -113,16 +117,48 @@ static uint64_t whole_of(const struct mb__node *node)
     return last > first ? last - first : 0;
 }
 
-static void lane_insert(struct mb__lane *lane, struct mb__node *node)
+static void edge_push(struct mb__lane *lane, struct mb__node *node)
+{
+    node->edge_prev = lane->edge_last;
+    node->edge_next = NULL;
+    if (lane->edge_last)
+        lane->edge_last->edge_next = node;
+    else
+        lane->edge_first = node;
+    lane->edge_last = node;
+    lane->edge_count++;
+}
+
+static void edge_drop(struct mb__lane *lane, struct mb__node *node)
+{
+    if (node->edge_prev)
+        node->edge_prev->edge_next = node->edge_next;
+    else
+        lane->edge_first = node->edge_next;
+    if (node->edge_next)
+        node->edge_next->edge_prev = node->edge_prev;
+    else
+        lane->edge_last = node->edge_prev;
+    node->edge_prev = node->edge_next = NULL;
+    lane->edge_count--;
+}
+
+/* All that makes a node one of the lane's but its place in the tree. */
+static void lane_account(struct mb__lane *lane, struct mb__node *node)
 {
     node->lane = lane;
-    mb__tree_insert(&lane->by_size, &node->by_size, node->bytes, node->addr);
     if (mb__node_touches(node))
-        mb__tree_insert(&lane->by_edge, &node->by_edge, node->addr, 0);
+        edge_push(lane, node);
     lane->free_bytes += node->bytes;
     lane->whole_bytes += whole_of(node);
     if (lane->held)
         *lane->held |= lane->bit;
+}
+
+static void lane_insert(struct mb__lane *lane, struct mb__node *node)
+{
+    lane_account(lane, node);
+    mb__tree_insert(&lane->by_size, &node->by_size, node->bytes, node->addr);
 }
 
 static void lane_erase(struct mb__node *node)
@@ -133,7 +169,7 @@ static void lane_erase(struct mb__node *node)
         *node->lane->held &= ~node->lane->bit;
     mb__tree_erase(&node->lane->by_size, &node->by_size);
     if (mb__node_touches(node))
-        mb__tree_erase(&node->lane->by_edge, &node->by_edge);
+        edge_drop(node->lane, node);
     node->lane = NULL;
 }
 
@@ -300,8 +336,9 @@ struct mb__node *mb__heap_take(struct mb__heap *heap, struct mb__node *node, uin
     return node;
 }
 
-struct mb__node *mb__heap_give(struct mb__heap *heap, struct mb__node *node, struct mb__lane *lane,
-                               uint64_t ticket, struct mb__order *order)
+/* The node is nobody's for a moment. */
+static void release(struct mb__heap *heap, struct mb__node *node, uint64_t ticket,
+                    struct mb__order *order)
 {
     heap->used_frames -= sole_frames(node);
     heap->used_bytes -= node->bytes;
@@ -311,9 +348,57 @@ struct mb__node *mb__heap_give(struct mb__heap *heap, struct mb__node *node, str
     node->order = order;
     if (order)
         order->refs++;
+}
+
+struct mb__node *mb__heap_give(struct mb__heap *heap, struct mb__node *node, struct mb__lane *lane,
+                               uint64_t ticket, struct mb__order *order)
+{
+    release(heap, node, ticket, order);
     node = join_neighbours(heap, node, lane);
     lane_insert(lane, node);
     return node;
+}
+
+/* Will the node be joined with this neighbour, now or when more of its block has been freed? */
+static bool will_join(const struct mb__node *node, const struct mb__node *neighbour,
+                      const struct mb__lane *lane)
+{
+    return neighbour && !lane->apart &&
+           (neighbour->lane == lane || (!neighbour->lane && neighbour->block == node->block));
+}
+
+/* The node goes behind those that wait to come into the tree, which come first if it is smaller. */
+static void lane_append(struct mb__lane *lane, struct mb_tree_run *run, struct mb__node *node)
+{
+    struct mb__link *link = &node->by_size, *last;
+
+    lane_account(lane, node);
+    link->major = node->bytes;
+    link->minor = node->addr;
+    last = run->last ? MB_TREE_ITEM(run->last, struct mb__link, node) : NULL;
+    if (last && mb__link_order(last, link) > 0) {
+        mb__links_add_all(&lane->by_size, run);
+        *run = (struct mb_tree_run){0};
+    }
+    mb__tree_run_push(run, &link->node);
+}
+
+/* Those in the run are free already, but no other node is joined with any of them. */
+void mb__heap_give_all(struct mb__heap *heap, struct mb__node *pieces, struct mb__lane *lane,
+                       uint64_t ticket, struct mb__order *order)
+{
+    struct mb_tree_run run = {0};
+
+    for (struct mb__node *node = pieces, *next; node; node = next) {
+        next = node->piece_next;
+        if (will_join(node, node->prev, lane) || will_join(node, node->next, lane)) {
+            mb__heap_give(heap, node, lane, ticket, order);
+            continue;
+        }
+        release(heap, node, ticket, order);
+        lane_append(lane, &run, node);
+    }
+    mb__links_add_all(&lane->by_size, &run);
 }
 
 struct mb__node *mb__heap_move(struct mb__heap *heap, struct mb__node *node, struct mb__lane *lane,
@@ -354,6 +439,20 @@ struct mb__node *mb__heap_find(const struct mb__heap *heap, uint64_t addr)
     return addr < end_of(node) ? node : NULL;
 }
 
+struct mb__node *mb__heap_find_near(const struct mb__heap *heap, struct mb__near near,
+                                    uint64_t addr)
+{
+    struct mb__node *node = near.listed;
+
+    if (node && addr >= node->addr && addr < end_of(node))
+        return node;
+    node = near.low && near.low->addr <= addr ? near.low : NULL;
+    for (unsigned i = 0; node && i < NEAR_STEPS; i++, node = node->next)
+        if (addr < end_of(node))
+            return node;
+    return mb__heap_find(heap, addr);
+}
+
 static enum mb_err check_neighbours(const struct mb__node *node)
 {
     if (!node->bytes || node->addr % MB__GRANULE || node->bytes % MB__GRANULE)
@@ -364,6 +463,9 @@ static enum mb_err check_neighbours(const struct mb__node *node)
                         node->addr);
     if (node->lane && !node->lane->apart && node->next && node->next->lane == node->lane)
         return mb__fail(MB_ERR_CORRUPT, "heap: free neighbours at 0x%" PRIx64 " were not joined",
+                        node->addr);
+    if (!(node->lane && mb__node_touches(node)) && (node->edge_prev || node->edge_next))
+        return mb__fail(MB_ERR_CORRUPT, "heap: node 0x%" PRIx64 " is in no list and has neighbours",
                         node->addr);
     if (node->lane && (node->by_size.major != node->bytes || node->by_size.minor != node->addr))
         return mb__fail(MB_ERR_CORRUPT, "heap: node 0x%" PRIx64 " has a stale size key",
@@ -402,27 +504,49 @@ enum mb_err mb__heap_check(const struct mb__heap *heap)
     return MB_OK;
 }
 
+/* Is the list whole, and all in it the lane's and at a boundary? */
+static bool edges_hold(const struct mb__lane *lane)
+{
+    const struct mb__node *before = NULL;
+    size_t count = 0;
+
+    for (const struct mb__node *node = lane->edge_first; node; node = node->edge_next) {
+        if (node->lane != lane || !mb__node_touches(node) || node->edge_prev != before ||
+            count++ == lane->edge_count)
+            return false;
+        before = node;
+    }
+    return before == lane->edge_last && count == lane->edge_count;
+}
+
 enum mb_err mb__lane_check(const struct mb__lane *lane)
 {
     uint64_t bytes = 0, whole = 0;
     size_t count = 0, touching = 0;
+    const struct mb__link *before = NULL;
 
+    if (!mb__tree_check(&lane->by_size))
+        return mb__fail(MB_ERR_CORRUPT, "heap: a lane's tree is out of balance");
     for (struct mb__link *link = mb__tree_first(&lane->by_size); link; link = mb__tree_next(link)) {
         const struct mb__node *node = MB__TREE_ENTRY(link, struct mb__node, by_size);
 
         if (node->lane != lane)
             return mb__fail(MB_ERR_CORRUPT, "heap: node 0x%" PRIx64 " hangs in a foreign lane",
                             node->addr);
+        if (before && mb__link_order(before, link) >= 0)
+            return mb__fail(MB_ERR_CORRUPT, "heap: node 0x%" PRIx64 " is out of order in its lane",
+                            node->addr);
+        before = link;
         bytes += node->bytes;
         whole += whole_of(node);
         touching += mb__node_touches(node);
         count++;
     }
-    if (touching != lane->by_edge.count)
+    if (touching != lane->edge_count || !edges_hold(lane))
         return mb__fail(MB_ERR_CORRUPT,
-                        "heap: %zu free nodes of a lane touch a frame boundary, %zu are "
-                        "in its index",
-                        touching, lane->by_edge.count);
+                        "heap: %zu free nodes of a lane touch a frame boundary; its list of %zu is "
+                        "of others",
+                        touching, lane->edge_count);
     if (bytes != lane->free_bytes || whole != lane->whole_bytes || count != lane->by_size.count)
         return mb__fail(MB_ERR_CORRUPT,
                         "heap: a lane holds %" PRIu64

@@ -29,13 +29,16 @@ enum {
 
 struct mb__lane {
     struct mb_tree by_size; /* its free nodes by (bytes, address) */
-    struct mb_tree by_edge; /* those of them that touch a frame boundary, by (address, 0) */
-    uint64_t free_bytes;    /* sum over them */
-    uint64_t whole_bytes;   /* sum over them of the whole frames inside; the rest are fragments */
-    void *owner;            /* the stream's record; NULL: usable by anybody */
-    uint64_t *held;         /* word with `bit`, set while free_bytes is not 0; NULL: none */
-    uint64_t bit;           /* of the pool's index of lanes */
-    bool apart;             /* its nodes are never joined: each has an order of its own */
+    /* Those of them that touch a frame boundary, in the order in which they came; by edge_prev and
+     * edge_next. */
+    struct mb__node *edge_first, *edge_last;
+    size_t edge_count;
+    uint64_t free_bytes;  /* sum over them */
+    uint64_t whole_bytes; /* sum over them of the whole frames inside; the rest are fragments */
+    void *owner;          /* the stream's record; NULL: usable by anybody */
+    uint64_t *held;       /* word with `bit`, set while free_bytes is not 0; NULL: none */
+    uint64_t bit;         /* of the pool's index of lanes */
+    bool apart;           /* its nodes are never joined: each has an order of its own */
 };
 
 /* What several streams must have passed before bytes may be reused. Shared by the parts of a node.
@@ -52,17 +55,18 @@ struct mb__order {
 /* Drops one reference; the last one frees. NULL is allowed. */
 void mb__order_unref(struct mb__order *order);
 
+/* Three lines of the processor's caches: what walks and neighbours look at is in the first. */
 struct mb__node {
-    struct mb__link by_addr;      /* key (addr, 0); in the heap's tree always */
-    struct mb__link by_size;      /* key (bytes, addr); in the lane's tree while free */
-    struct mb__link by_edge;      /* key (addr, 0); in the lane's tree while free, if it touches */
-    uint64_t addr, bytes;         /* home addresses */
-    struct mb__node *prev, *next; /* nodes that touch this one; NULL at the edge of a run */
-    struct mb__lane *lane;        /* free: whose order; NULL while used */
-    uint64_t ticket;              /* free: reusable by others once the lane's stream passed this */
-    struct mb__order *order;      /* free in a lane that is apart: one reference; NULL elsewhere */
-    void *block;                  /* used: the owner's record */
-    struct mb__node *piece_next;  /* used: next piece of the same block, in block order */
+    _Alignas(64) uint64_t addr, bytes; /* home addresses */
+    struct mb__node *prev, *next;      /* nodes that touch this one; NULL at the edge of a run */
+    struct mb__lane *lane;             /* free: whose order; NULL while used */
+    uint64_t ticket;             /* free: reusable by others once the lane's stream passed this */
+    void *block;                 /* used: the owner's record */
+    struct mb__node *piece_next; /* used: next piece of the same block, in block order */
+    struct mb__link by_size;     /* key (bytes, addr); in the lane's tree while free */
+    struct mb__node *edge_prev, *edge_next; /* of the lane's list if it is there; else NULL */
+    struct mb__link by_addr;                /* key (addr, 0); in the heap's tree always */
+    struct mb__order *order; /* free in a lane that is apart: one reference; NULL elsewhere */
 };
 
 struct mb__heap {
@@ -93,6 +97,9 @@ struct mb__node *mb__heap_take(struct mb__heap *heap, struct mb__node *node, uin
  * `order` (lanes that are apart; else NULL) gains a reference. */
 struct mb__node *mb__heap_give(struct mb__heap *heap, struct mb__node *node, struct mb__lane *lane,
                                uint64_t ticket, struct mb__order *order);
+/* The same for a block's pieces, linked by piece_next, at less than the sum of their costs. */
+void mb__heap_give_all(struct mb__heap *heap, struct mb__node *pieces, struct mb__lane *lane,
+                       uint64_t ticket, struct mb__order *order);
 /* Moves a free node to another lane and joins it there. Returns the result. */
 struct mb__node *mb__heap_move(struct mb__heap *heap, struct mb__node *node, struct mb__lane *lane,
                                uint64_t ticket);
@@ -110,6 +117,15 @@ static inline bool mb__node_touches(const struct mb__node *node)
 }
 /* The node that holds `addr`, or NULL. */
 struct mb__node *mb__heap_find(const struct mb__heap *heap, uint64_t addr);
+/* Where one node was found: the next one is often near. Zero-initialised: nowhere. */
+struct mb__near {
+    struct mb__node *low;    /* below most others in the same run, by next */
+    struct mb__node *listed; /* the next in its lane's list, where composed blocks left pieces in
+                                their order */
+};
+/* The same as mb__heap_find(), in a few steps if it is near. */
+struct mb__node *mb__heap_find_near(const struct mb__heap *heap, struct mb__near near,
+                                    uint64_t addr);
 
 /* Every equation of this header. MB_ERR_CORRUPT with detail. */
 enum mb_err mb__heap_check(const struct mb__heap *heap);

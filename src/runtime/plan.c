@@ -14,8 +14,7 @@
  */
 #include "runtime/plan.h"
 
-#include <stdlib.h>
-
+#include "base/sort.h"
 #include "base/types.h"
 
 #define FRAME MB_FRAME_BYTES
@@ -58,50 +57,73 @@ static struct parts parts_of(const struct mb__range *range)
     return parts;
 }
 
-static int by_whole_then_size(const void *left, const void *right)
+static inline uint64_t whole_of(const struct mb__range *range)
 {
-    const struct mb__range *a = left, *b = right;
-    uint64_t whole_a = parts_of(a).whole, whole_b = parts_of(b).whole;
+    uint64_t first = (range->addr + FRAME - 1) & ~(FRAME - 1);
+    uint64_t last = (range->addr + range->bytes) & ~(FRAME - 1);
+
+    return last > first ? last - first : 0;
+}
+
+static inline bool is_smaller(const struct mb__range *a, const struct mb__range *b)
+{
+    uint64_t whole_a = whole_of(a), whole_b = whole_of(b);
 
     if (whole_a != whole_b)
-        return whole_a < whole_b ? -1 : 1;
-    if (a->bytes != b->bytes)
-        return a->bytes < b->bytes ? -1 : 1;
-    return a->addr < b->addr ? -1 : a->addr > b->addr;
+        return whole_a < whole_b;
+    return a->bytes != b->bytes ? a->bytes < b->bytes : a->addr < b->addr;
 }
 
-/* A tail of a free range, for the search: .addr is the index of the range, .bytes the tail's. */
-static int by_tail(const void *left, const void *right)
+static inline bool is_below(const uint64_t *a, const uint64_t *b)
 {
-    const struct mb__range *a = left, *b = right;
-
-    if (a->bytes != b->bytes)
-        return a->bytes < b->bytes ? -1 : 1;
-    return a->addr < b->addr ? -1 : a->addr > b->addr;
+    return *a < *b;
 }
 
-static void sort_tails(const struct mb__range *free, size_t count, struct mb__range *tails)
+MB_SORT_DEFINE(sort_by_whole, struct mb__range, is_smaller)
+MB_SORT_DEFINE(sort_numbers, uint64_t, is_below)
+
+/* The tails of the free ranges, smallest first and the first range's among equals: each a number
+ * of (bytes, index of the range). */
+struct tails {
+    const uint64_t *at;
+    size_t count;
+};
+
+enum {
+    TAIL_SHIFT = 64 - MB_FRAME_SHIFT, /* a tail is less than a frame */
+};
+
+/* `scratch` has room for two numbers a range. */
+static struct tails sort_tails(const struct mb__range *free, size_t count, uint64_t *scratch)
 {
-    for (size_t i = 0; i < count; i++)
-        tails[i] = (struct mb__range){i, parts_of(&free[i]).tail};
-    if (count)
-        qsort(tails, count, sizeof(*tails), by_tail);
+    size_t used = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        uint64_t tail = parts_of(&free[i]).tail;
+
+        if (tail)
+            scratch[used++] = tail << TAIL_SHIFT | i;
+    }
+    sort_numbers(scratch, used, scratch + count);
+    return (struct tails){scratch, used};
 }
 
 /* Index of the range with the smallest tail >= y, or NONE. */
-static size_t fit_tail(const struct mb__range *tails, size_t count, uint64_t y)
+static size_t fit_tail(const struct tails *tails, uint64_t y)
 {
-    size_t low = 0, high = count;
+    size_t low = 0, high = tails->count;
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
 
-        if (tails[middle].bytes < y)
+        if (tails->at[middle] >> TAIL_SHIFT < y)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < count ? (size_t)tails[low].addr : NONE;
+    if (low == tails->count)
+        return NONE;
+    return (size_t)(tails->at[low] & ((UINT64_C(1) << TAIL_SHIFT) - 1));
 }
 
 static void keep_cheaper(struct choice *best, const struct choice *choice, uint64_t whole_bytes)
@@ -112,8 +134,7 @@ static void keep_cheaper(struct choice *best, const struct choice *choice, uint6
 
 /* Completes a choice whose head part is fixed, in the ways there are, and keeps the best. */
 static void complete(struct choice *best, struct choice choice, const struct mb__range *free,
-                     const struct mb__range *tails, size_t count, uint64_t bytes,
-                     uint64_t whole_bytes)
+                     const struct tails *tails, uint64_t bytes, uint64_t whole_bytes)
 {
     int64_t head_cost = choice.cost;
     uint64_t rest = bytes - choice.x;
@@ -130,7 +151,7 @@ static void complete(struct choice *best, struct choice choice, const struct mb_
     choice.cost = head_cost + COST_EDGE * (int64_t)(FRAME - choice.y);
     keep_cheaper(best, &choice, whole_bytes);
     choice.split = false;
-    choice.tail = fit_tail(tails, count, choice.y);
+    choice.tail = fit_tail(tails, choice.y);
     if (choice.tail == NONE)
         return;
     uint64_t tail = parts_of(&free[choice.tail]).tail;
@@ -139,13 +160,13 @@ static void complete(struct choice *best, struct choice choice, const struct mb_
     keep_cheaper(best, &choice, whole_bytes);
 }
 
-static struct choice choose(const struct mb__range *free, const struct mb__range *tails,
-                            size_t count, uint64_t bytes, uint64_t whole_bytes, bool heads)
+static struct choice choose(const struct mb__range *free, const struct tails *tails, size_t count,
+                            uint64_t bytes, uint64_t whole_bytes, bool heads)
 {
     struct choice best = {.head = NONE, .tail = NONE, .cost = INT64_MAX};
     struct choice choice = {.head = NONE, .tail = NONE};
 
-    complete(&best, choice, free, tails, count, bytes, whole_bytes);
+    complete(&best, choice, free, tails, bytes, whole_bytes);
     for (size_t i = 0; heads && i < count; i++) {
         uint64_t head = parts_of(&free[i]).head;
         uint64_t exact = bytes % FRAME;
@@ -156,12 +177,12 @@ static struct choice choose(const struct mb__range *free, const struct mb__range
         if (head <= bytes) {
             choice.x = head;
             choice.cost = -COST_EDGE * (int64_t)head;
-            complete(&best, choice, free, tails, count, bytes, whole_bytes);
+            complete(&best, choice, free, tails, bytes, whole_bytes);
         }
         if (exact && exact < head) {
             choice.x = exact;
             choice.cost = -COST_EDGE * (int64_t)head + COST_INSIDE * (int64_t)(head - exact);
-            complete(&best, choice, free, tails, count, bytes, whole_bytes);
+            complete(&best, choice, free, tails, bytes, whole_bytes);
         }
     }
     return best;
@@ -169,7 +190,7 @@ static struct choice choose(const struct mb__range *free, const struct mb__range
 
 /* Smallest number of fresh whole frames, in one range, with which a choice exists: a head and a
  * tail save at most what the largest of them hold. */
-static uint64_t missing(const struct mb__range *free, const struct mb__range *tails, size_t count,
+static uint64_t missing(const struct mb__range *free, const struct tails *tails, size_t count,
                         uint64_t bytes, uint64_t whole_bytes, bool heads)
 {
     uint64_t head = 0, tail = 0;
@@ -230,6 +251,7 @@ static struct mb__plan make_plan(struct mb__range *free, size_t count, uint64_t 
     uint64_t whole_bytes = 0;
     size_t usable = 0;
     struct choice choice;
+    struct tails tails;
 
     for (size_t i = 0; i < count; i++) {
         struct parts parts = parts_of(&free[i]);
@@ -239,12 +261,11 @@ static struct mb__plan make_plan(struct mb__range *free, size_t count, uint64_t 
         whole_bytes += parts.whole;
         free[usable++] = free[i];
     }
-    if (usable) /* free may be NULL when there is none */
-        qsort(free, usable, sizeof(*free), by_whole_then_size);
-    sort_tails(free, usable, pieces); /* scratch until the pieces are known */
-    choice = choose(free, pieces, usable, bytes, whole_bytes, heads);
+    sort_by_whole(free, usable, pieces); /* scratch until the pieces are known */
+    tails = sort_tails(free, usable, (uint64_t *)(void *)pieces);
+    choice = choose(free, &tails, usable, bytes, whole_bytes, heads);
     if (choice.cost == INT64_MAX) {
-        plan.missing_bytes = missing(free, pieces, usable, bytes, whole_bytes, heads);
+        plan.missing_bytes = missing(free, &tails, usable, bytes, whole_bytes, heads);
         return plan;
     }
     plan.cost = choice.cost;

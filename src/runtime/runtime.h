@@ -363,6 +363,7 @@ struct mb__request {
     struct mb__stream *stream; /* NULL: must be usable by anybody at once */
     struct mb__block *block;   /* record to fill */
     struct mb__node *last;     /* piece that mb__take_range() gave it last; NULL: unknown */
+    struct mb__node *listed;   /* the one that its lane's list had behind it; NULL: none */
     uint64_t bytes;            /* rounded */
     uint64_t missing_bytes;    /* what the last plan lacked; 0: unknown */
     bool ordered;              /* other streams' memory may be used where order allows */

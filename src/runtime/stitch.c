@@ -292,14 +292,17 @@ static void uncache(struct mb_pool *pool, struct mb__window *window)
     window->older = window->newer = NULL;
 }
 
-static bool range_usable(const struct mb__request *req, struct mb__range range)
+/* `near`: where the range before ended; gets where this one does. */
+static bool range_usable(const struct mb__request *req, struct mb__range range,
+                         struct mb__near *near)
 {
-    const struct mb__node *node = mb__heap_find(&req->pool->heap, range.addr);
+    struct mb__node *node = mb__heap_find_near(&req->pool->heap, *near, range.addr);
     uint64_t end = range.addr + range.bytes;
 
     for (; node; node = node->next) {
         if (!mb__may_collect(req, node))
             return false;
+        *near = (struct mb__near){node, node->edge_next};
         if (node->addr + node->bytes >= end)
             return true;
     }
@@ -310,12 +313,13 @@ static bool range_usable(const struct mb__request *req, struct mb__range range)
 static bool window_fits(const struct mb__request *req, const struct mb__window *window)
 {
     const struct mb_hw_ops *ops = req->dev->hw->ops;
+    struct mb__near near = {0};
 
     if (window->mapped_on && window->mapped_on != req->stream &&
         !ops->fence_done(req->dev->hw, window->mapped))
         return false;
     for (uint32_t i = 0; i < window->count; i++)
-        if (!range_usable(req, window->ranges[i]))
+        if (!range_usable(req, window->ranges[i], &near))
             return false;
     return true;
 }

@@ -125,6 +125,67 @@ TEST(random_operations_agree_with_a_map)
     mb__heap_fini(&rig.heap);
 }
 
+/* Takes a block of many pieces from anywhere and of any lane, as a composed one does. Its pieces
+ * may touch, and lie in one frame. */
+static struct mb__node *take_pieces(struct rig *rig, unsigned slot, uint64_t *state)
+{
+    struct mb__node *first = NULL, **tail = &first;
+    struct mb__near near = {0};
+    uint64_t grain = mb_test_random_below(state, 2) ? MB_FRAME_BYTES / 8 : 4 * MB__GRANULE;
+    bool rising = mb_test_random_below(state, 2);
+    uint64_t grains = FRAMES * MB_FRAME_BYTES / grain, step = 0;
+
+    for (uint64_t n = 1 + mb_test_random_below(state, 60); n; n--) {
+        step = rising ? step + 2 : mb_test_random_below(state, grains);
+
+        uint64_t at = BASE + grain * (step % grains);
+        struct mb__node *node = mb__heap_find_near(&rig->heap, near, at);
+        uint64_t room = node->addr + node->bytes - at;
+
+        CHECK_PTR_EQ(node, mb__heap_find(&rig->heap, at));
+        near = (struct mb__near){node, node->edge_next};
+        if (!node->lane)
+            continue;
+        room = room < grain ? room : grain;
+        CHECK_OK(mb__heap_prepare(&rig->heap, 2));
+        *tail = mb__heap_take(&rig->heap, node, at, room, &rig->live[slot]);
+        mark(rig, at, room, 0);
+        near.low = *tail;
+        tail = &(*tail)->piece_next;
+    }
+    return first;
+}
+
+/* What single frees and moves leave is not different from what they leave all together. */
+TEST(pieces_given_together_agree_with_a_map)
+{
+    static struct rig rig;
+    struct mb__node *held[4] = {0};
+    uint64_t state = mb_test_seed();
+
+    memset(&rig, 0, sizeof(rig));
+    rig.lanes[2].apart = true;
+    mb__heap_init(&rig.heap);
+    CHECK_OK(mb__heap_prepare(&rig.heap, 1));
+    mb__heap_add(&rig.heap, &rig.lanes[0], BASE, FRAMES * MB_FRAME_BYTES);
+    mark(&rig, BASE, FRAMES * MB_FRAME_BYTES, 1);
+    for (unsigned i = 0; i < 4000; i++) {
+        unsigned slot = (unsigned)mb_test_random_below(&state, 4);
+        unsigned lane = (unsigned)mb_test_random_below(&state, 8);
+
+        lane = lane < 6 ? lane % 2 : lane == 6 ? 2 : 0;
+        for (struct mb__node *node = held[slot]; node; node = node->piece_next)
+            mark(&rig, node->addr, node->bytes, lane + 1);
+        mb__heap_give_all(&rig.heap, held[slot], &rig.lanes[lane], 1 + i % 9, NULL);
+        held[slot] = take_pieces(&rig, slot, &state);
+        move(&rig, &state);
+        if (i % 7 == 0)
+            compare(&rig);
+    }
+    compare(&rig);
+    mb__heap_fini(&rig.heap);
+}
+
 TEST(runs_that_touch_are_joined)
 {
     struct mb__heap heap;
@@ -221,7 +282,7 @@ TEST(holes_inside_frames_are_not_indexed)
     mb__heap_init(&heap);
     CHECK_OK(mb__heap_prepare(&heap, GRANULES));
     mb__heap_add(&heap, &lane, BASE, 2 * MB_FRAME_BYTES);
-    CHECK_EQ(lane.by_edge.count, 1);
+    CHECK_EQ(lane.edge_count, 1);
     for (uint64_t at = 0; at < 2 * MB_FRAME_BYTES; at += 2 * MB__GRANULE) {
         struct mb__node *node = mb__heap_find(&heap, BASE + at);
 
@@ -230,7 +291,7 @@ TEST(holes_inside_frames_are_not_indexed)
     }
     /* Every second granule is free; the last of each frame ends at its boundary. */
     CHECK_EQ(lane.by_size.count, 2 * MB_FRAME_BYTES / (2 * MB__GRANULE));
-    CHECK_EQ(lane.by_edge.count, 2);
+    CHECK_EQ(lane.edge_count, 2);
     CHECK_OK(mb__heap_check(&heap));
     CHECK_OK(mb__lane_check(&lane));
     mb__heap_fini(&heap);
