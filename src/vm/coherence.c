@@ -204,8 +204,11 @@ static void settle(struct mb_vm *vm, struct mb__region *region, uint32_t g)
 void mb__groups_commit(struct mb_vm *vm)
 {
     const struct mb__touched *touched = vm->batch.groups.data;
-    const struct mb__touched *end = touched + vm->batch.groups.count;
+    const struct mb__touched *end;
 
+    if (!vm->batch.groups.count)
+        return;
+    end = touched + vm->batch.groups.count;
     for (; touched < end; touched++) {
         struct mb__group *group = &vm->region[touched->region].group[touched->group];
 
