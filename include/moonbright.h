@@ -310,8 +310,8 @@ MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_poi
 #pragma GCC diagnostic pop
 #endif
 
-/* Called after a remap has been enqueued, without locks held; must not call back into MoonBright. It
- * may be called for a moment after another thread has set a new one. */
+/* Called after a remap has been enqueued, without locks held; must not call back into MoonBright.
+ * It may be called for a moment after another thread has set a new one. */
 typedef void (*mb_remap_hook)(void *user, void *va, uint64_t bytes, uint64_t generation);
 MB_API enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user);
 

@@ -148,7 +148,7 @@ enum mb_err mb__vmm_create(struct mb_device *dev, uint64_t bytes, mb_mem *out)
         free(mem);
         return err;
     }
-    /* Known only now: the lock may have been dropped, and the handle be an old one of somebody's. */
+    /* Known only now: the lock may have been dropped, and the handle be somebody's old one. */
     vmm->bytes += frames * FRAME;
     if (mb__map_put(&vmm->by_handle, handle_key(mem), 1)) {
         mb__mem_give_back(dev, mem, 0, mem->count);

@@ -18,9 +18,9 @@
  * between.
  *
  * Locking   vm's lock over all of it, so that the order of submissions is the order of the record.
- * Cost      The frames of a map, one by one: they are scattered. All else goes by stretches of slots
- *           that are alike, with copies and fills; for several operations plan and commit look at
- *           each slot, since only then can one be touched twice and carries marks.
+ * Cost      The frames of a map, one by one: they are scattered. All else goes by stretches of
+ *           slots that are alike, with copies and fills; for several operations plan and commit
+ *           look at each slot, since only then can one be touched twice and carries marks.
  */
 #include <inttypes.h>
 #include <string.h>

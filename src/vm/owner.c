@@ -14,13 +14,13 @@
  *
  * Claims of the dead  Each process locks one byte of the file for as long as it lives; the kernel
  *                     drops the lock. A word whose claimant is gone counts as unclaimed. The lock
- *                     belongs to the open file, which a fork inherits: its child closes the file and
- *                     does not get the mapping of it. A child that was made behind libc's back
+ *                     belongs to the open file, which a fork inherits: its child closes the file
+ *                     and does not get the mapping of it. A child that was made behind libc's back
  *                     (clone(2)) keeps both, so a claimant whose process no longer exists is gone
  *                     too; that is asked only among processes that number each other alike.
  * Layout              a head of 4 KiB: magic, 63 claimants of {token, process}, and for each where
- *                     its process is from; then the words. A word is its claimant's token: 58 random
- *                     bits and the place in the head.
+ *                     its process is from; then the words. A word is its claimant's token: 58
+ *                     random bits and the place in the head.
  * Locking             vm's lock for the process's own state; flock on the file for claims. Words
  *                     are read without a lock: ours change only under vm's lock. `open_lock` is a
  *                     leaf, around the list of open files; fork() takes it.

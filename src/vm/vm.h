@@ -108,8 +108,8 @@ struct mb_vm_look {
     uint32_t refs_high; /* most references of one of them */
     bool in_a_row;      /* each follows the one before, physically */
 };
-/* Looks at `count` pages from va on, which are homes of frames or in one window and mapped; O(count)
- * under the lock. */
+/* Looks at `count` pages from va on, which are homes of frames or in one window and mapped;
+ * O(count) under the lock. */
 void mb__vm_look(struct mb_vm *vm, mb_va va, uint32_t count, struct mb_vm_look *out);
 /* From 1; has grown whenever an entry or the references of an OWNED frame may have changed. */
 uint64_t mb__vm_changes(struct mb_vm *vm);

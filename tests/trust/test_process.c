@@ -205,8 +205,8 @@ static void *free_elsewhere(void *user)
     return NULL;
 }
 
-/* A thread goes through the list of devices, whose lock it has, and waits for one of them. The child
- * must not wait for that list when its exit handlers run. */
+/* A thread goes through the list of devices, whose lock it has, and waits for one of them. The
+ * child must not wait for that list when its exit handlers run. */
 static void fork_beside_a_search(void)
 {
     mb_device dev = open_device();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * Threads that call everything at random on handles that all of them share, and destroy them under
- * each other's hands. A handle may be gone when a call gets it: then the call says so. What was made
- * is destroyed once, whoever tries; the device stays whole.
+ * each other's hands. A handle may be gone when a call gets it: then the call says so. What was
+ * made is destroyed once, whoever tries; the device stays whole.
  *
  * Device work goes to a block and a stream of the thread's own: on a shared block it would be a use
  * after free of the program's.

@@ -161,9 +161,9 @@ static bool configured(const char *key)
     return false;
 }
 
-/* Unless the user says otherwise: the vendor's backend; and, as in the vendor's own pools, no stream
- * is made to wait for another while there is memory. A program may let its streams wait for values
- * that others of its streams write. */
+/* Unless the user says otherwise: the vendor's backend; and, as in the vendor's own pools, no
+ * stream is made to wait for another while there is memory. A program may let its streams wait for
+ * values that others of its streams write. */
 static mb_device try_open(int ordinal) /* open_lock held */
 {
     char config[64];

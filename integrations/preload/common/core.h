@@ -54,8 +54,8 @@ void core_close(int ordinal);
 /* The open device that knows the address; NULL: none. */
 mb_device core_owner(const void *ptr, struct mb_pointer_info *info, int *ordinal);
 
-/* In a child of fork(). Asked before a lock is taken, which a thread of the parent may have held for
- * ever. */
+/* In a child of fork(). Asked before a lock is taken, which a thread of the parent may have held
+ * for ever. */
 bool core_forked(void);
 /* True while this thread is inside MoonBright: what it calls of the vendor's is for the vendor. */
 bool core_inside(void);

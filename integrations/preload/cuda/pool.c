@@ -5,9 +5,9 @@
  * How       A handle of ours is the address of a record in a list; any other is the driver's. Each
  *           device has one for its default pool, which opens the device only when it is used.
  *           Pools that other processes shall import, and pools of host memory, are the driver's.
- * Locking   `lock` guards the list, its handles and the current pools. Records are used again, never
- *           freed, as a call may still have one whose pool another thread destroys; what they hold
- *           is then refused by MoonBright.
+ * Locking   `lock` guards the list, its handles and the current pools. Records are used again,
+ *           never freed, as a call may still have one whose pool another thread destroys; what they
+ *           hold is then refused by MoonBright.
  * Meaning   As CUDA's, but a destroyed pool whose blocks live is kept until they are gone and the
  *           next pool call comes; peers have no access.
  */

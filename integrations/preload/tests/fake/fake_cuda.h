@@ -7,9 +7,9 @@
  * backend with driver tables call. Device memory is memory of the process, so that copies and
  * fills are real: plain allocations are anonymous memory, handles are pieces of a shared memory
  * file that mappings show. Streams are threads that write and wait for values; copies and fills
- * run in the call, after all streams. Of kernels, MoonBright's small ones (kernels/cuda/work.cu) are
- * run by the stream's thread; all others do nothing. Contexts are the primary one of each device and
- * those that cuCtxCreate makes.
+ * run in the call, after all streams. Of kernels, MoonBright's small ones (kernels/cuda/work.cu)
+ * are run by the stream's thread; all others do nothing. Contexts are the primary one of each
+ * device and those that cuCtxCreate makes.
  *
  * Environment, read once: FAKE_CUDA_MEMORY (bytes, default 2 GiB), FAKE_CUDA_DEVICES (default 1),
  * FAKE_CUDA_VERSION (default 13000), FAKE_CUDA_TRACE (a file that gets one line per function that

@@ -121,7 +121,7 @@ void fake_kernel_run(const struct fake_kernel *kernel, const void *arguments)
     kernel->run(arguments);
 }
 
-/* ------------------------------------------------------------ launches and copies in stream order */
+/* --------------------------------------------------------- launches and copies in stream order */
 
 static int launch(const void *function, void *stream, void **params)
 {
