@@ -7,7 +7,7 @@
 random=$((RANDOM + 9))
 echo "the random seed is $random"
 for streams in 0 4; do
-    for seed in none none 1 2 3 4 5 6 7 8 $random; do
+    for seed in none none 1 2 3 4 $random; do
         seeding=()
         [ "$seed" = none ] || seeding=(--seed "$seed")
         run 0 replay "$TORCH"/*.csv.gz --backend sim --verify --json --streams $streams "${seeding[@]}"
@@ -33,7 +33,7 @@ for path, runs in sorted(traces.items()):
     name = os.path.basename(path).split(".")[0]
     plain = [run for seed, run in runs if seed == "none"]
     seeded = [run for seed, run in runs if seed != "none"]
-    if len(plain) != 2 or len(seeded) < 8:
+    if len(plain) != 2 or len(seeded) < 5:
         faults.append(f"{name}: {len(plain)} runs without a seed, {len(seeded)} with one")
         continue
     for key in plain[0]:
