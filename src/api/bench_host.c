@@ -112,8 +112,8 @@ static void by_page(struct host *h, struct mb_map_op *ops, enum mb_map_kind kind
         ops[i].src = ops[j].src;
         ops[j].src = page_at(h->va, i);
     }
-    for (unsigned i = h->shuffle ? h->pages - 1 : 0; i > 0; i--) {
-        unsigned j = (unsigned)mb__rng_below(&h->rng, i + 1);
+    for (unsigned left = h->shuffle ? h->pages : 0; left > 1; left--) {
+        unsigned i = left - 1, j = (unsigned)mb__rng_below(&h->rng, left);
         struct mb_map_op op_i = ops[i];
 
         ops[i] = ops[j];

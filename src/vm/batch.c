@@ -173,7 +173,8 @@ static void note(struct mb__batch *batch, const struct mb__region *region, uint8
         last->old_flags == flags)
         last->count += count;
     else
-        batch->log.data[batch->log.count++] = (struct mb__log){slot, count, old, flags, index};
+        batch->log.data[batch->log.count++] = /* NOLINT: record() has reserved it */
+            (struct mb__log){slot, count, old, flags, index};
 }
 
 /*
@@ -602,7 +603,7 @@ static void settle_slots(struct mb_vm *vm, struct mb__wait *refs)
 
         for (uint32_t k = 0; k < log->count; k++) {
             /* The old entry is gone, or another one (of the same frame perhaps) is in its place. */
-            if (old && (flags[k] & MB__SLOT_NEW || !(flags[k] & MB__SLOT_MAPPED)))
+            if (refs && old && (flags[k] & MB__SLOT_NEW || !(flags[k] & MB__SLOT_MAPPED)))
                 refs->pfns[count++] = old[k];
             flags[k] &= (uint8_t) ~(MB__SLOT_TOUCHED | MB__SLOT_NEW);
         }

@@ -167,7 +167,7 @@ static void every_allocation(const char *input)
 
 static void begin(void)
 {
-    memcpy(work + strlen(work) - 6, "XXXXXX", 6);
+    memset(work + strlen(work) - 6, 'X', 6);
     CHECK(mkdtemp(work) != NULL);
 }
 
