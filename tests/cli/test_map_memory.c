@@ -12,45 +12,8 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "support/alloc_faults.h"
 #include "support/runtime_rig.h"
-
-/* ------------------------------------------------------------ allocations that fail */
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *ptr, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *ptr, size_t bytes);
-
-static struct {
-    uint64_t used, at; /* fails at this one; 0: never */
-    bool lasting, hit;
-} plan;
-
-static bool fails(void)
-{
-    uint64_t n = ++plan.used;
-    bool now = plan.at && (n == plan.at || (n > plan.at && plan.lasting));
-
-    plan.hit |= now;
-    return now;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *ptr, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(ptr, bytes);
-}
 
 /* ------------------------------------------------------------ the command */
 
@@ -101,11 +64,9 @@ static int map_of(const char *input, uint64_t n, bool lasting, bool *hit)
 
         if (!freopen("/dev/null", "w", stderr))
             _exit(100);
-        plan.used = 0;
-        plan.at = n;
-        plan.lasting = lasting;
+        fail_at(n, lasting);
         status = cli_map.run(6, argv);
-        _exit(status | plan.hit << 4);
+        _exit(status | (plan.hits != 0) << 4);
     }
     CHECK_EQ(waitpid(child, &status, 0), child);
     if (!WIFEXITED(status) || WEXITSTATUS(status) == 100)

@@ -11,57 +11,11 @@
 #include "hw/fault.h"
 #include "program.h"
 #include "runtime/runtime.h"
+#include "support/alloc_faults.h"
 #include "support/runtime_rig.h"
 #include "vm_peek.h"
 
 enum { N_MAX = 100000 };
-
-/* ------------------------------------------------------------ allocations that fail */
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *ptr, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *ptr, size_t bytes);
-
-static struct {
-    uint64_t used, at; /* fails at this one; 0: never */
-    bool lasting;
-    uint64_t hits;
-} plan;
-
-static bool fails(void)
-{
-    uint64_t n = ++plan.used;
-
-    if (!plan.at || n < plan.at || (n > plan.at && !plan.lasting))
-        return false;
-    plan.hits++;
-    return true;
-}
-
-void *__wrap_malloc(size_t bytes)
-{
-    return fails() ? NULL : __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return fails() ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *ptr, size_t bytes)
-{
-    return fails() ? NULL : __real_realloc(ptr, bytes);
-}
-
-static void fail_at(uint64_t n, bool lasting)
-{
-    plan.used = plan.hits = 0;
-    plan.at = n;
-    plan.lasting = lasting;
-}
 
 /* ------------------------------------------------------------ host memory */
 

@@ -239,6 +239,17 @@ static pid_t holder(void)
     return child;
 }
 
+/* A new device's first frames have the numbers that the dead process's had. */
+static void may_be_claimed(void)
+{
+    struct rig rig = rig_open(shared(256));
+
+    map_run(&rig, 0, window(&rig, 4), take(&rig, 4));
+    rig_check(&rig);
+    rig_check_tables(&rig);
+    rig_close(&rig);
+}
+
 /* What a killed process held may be claimed; what a living one holds may not. */
 TEST(claims_end_with_the_process)
 {
@@ -257,12 +268,7 @@ TEST(claims_end_with_the_process)
         CHECK_EQ(kill(child, SIGKILL), 0);
         CHECK_EQ(waitpid(child, &status, 0), child);
         rig_close(&rig);
-        rig = rig_open(shared(256)); /* whose first frames have the same numbers again */
-        run = take(&rig, 4);
-        map_run(&rig, 0, window(&rig, 4), run);
-        rig_check(&rig);
-        rig_check_tables(&rig);
-        rig_close(&rig);
+        may_be_claimed();
     }
     printf("COUNT claimants killed 20\n");
     unlink(path);
@@ -388,12 +394,7 @@ TEST(claims_are_not_inherited)
             if (way == BY_CLONE) /* which kept the file: only the number tells, once it is free */
                 bury(claimant);
             rig_close(&rig);
-            rig = rig_open(shared(256)); /* whose first frames have the same numbers again */
-            run = take(&rig, 4);
-            map_run(&rig, 0, window(&rig, 4), run);
-            rig_check(&rig);
-            rig_check_tables(&rig);
-            rig_close(&rig);
+            may_be_claimed();
             if (way != BY_CLONE)
                 bury(claimant);
             if (!child_first)

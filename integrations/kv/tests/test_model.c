@@ -13,6 +13,7 @@
  * A program is a list of steps made beforehand, each random numbers that are read modulo what is
  * possible then, so any part of a program is a program. One that fails is shrunk and printed.
  */
+#include "kv_program.h"
 #include "kv_rig.h"
 
 #include <inttypes.h>
@@ -32,7 +33,6 @@ enum {
     NODES = 512,
     STEPS = 120,
     PROGRAMS = 1500,
-    TEXT = 400,
 };
 
 static const struct mb_kv_config config = {.layers = 4,
@@ -43,10 +43,6 @@ static const struct mb_kv_config config = {.layers = 4,
                                            .max_tokens = TOKENS,
                                            .max_sequences = SEQS,
                                            .limit_bytes = BLOCKS * GROUPS * PAGE};
-
-struct step {
-    uint32_t kind, a, b, c;
-};
 
 /* ------------------------------------------------------------------ the mapper */
 
@@ -725,7 +721,7 @@ static void take(struct world *w, const struct step *s)
 
 /* Runs a program; `text` tells what was wrong, or is empty. Returns the blocks evicted. Chunks of 5
  * blocks cut runs short; with one for all, runs get long. */
-static uint64_t run(const struct step *steps, unsigned count, unsigned chunk, char *text)
+static uint64_t run(const struct step *steps, unsigned count, uint64_t chunk, char *text)
 {
     struct mb_kv_config chunked = config;
     struct mb_kv_mapper mapper = {NULL, PAGE, reserve, unreserve,     create, release,
@@ -736,8 +732,8 @@ static uint64_t run(const struct step *steps, unsigned count, unsigned chunk, ch
     memset(&machine, 0, sizeof(machine));
     *text = 0;
     w.text = text;
-    chunked.chunk_blocks = chunk;
-    machine.chunk_pages = chunk * GROUPS;
+    chunked.chunk_blocks = (uint32_t)chunk;
+    machine.chunk_pages = chunked.chunk_blocks * GROUPS;
     KV_OK(mb_kv_open_on(&mapper, &chunked, &w.kv));
     for (unsigned i = 0; i < count && !*text; i++) {
         take(&w, &steps[i]);
@@ -752,28 +748,6 @@ static uint64_t run(const struct step *steps, unsigned count, unsigned chunk, ch
     return w.evicted;
 }
 
-/* Takes parts out for as long as it still fails; returns the steps left. */
-static unsigned shrink(struct step *steps, unsigned count, unsigned chunk, char *text)
-{
-    static struct step fewer[STEPS];
-    char other[TEXT];
-
-    for (unsigned part = count / 2; part > 0; part /= 2)
-        for (unsigned at = 0; at + part <= count;) {
-            memcpy(fewer, steps, at * sizeof(*steps));
-            memcpy(fewer + at, steps + at + part, (count - at - part) * sizeof(*steps));
-            (void)run(fewer, count - part, chunk, other);
-            if (!*other) {
-                at += part;
-                continue;
-            }
-            count -= part;
-            memcpy(steps, fewer, count * sizeof(*steps));
-            memcpy(text, other, TEXT);
-        }
-    return count;
-}
-
 TEST(the_cache_decides_as_a_naive_model_does)
 {
     uint64_t state = mb_test_seed(), evicted = 0;
@@ -782,16 +756,11 @@ TEST(the_cache_decides_as_a_naive_model_does)
     unsigned count;
 
     for (unsigned p = 0; p < PROGRAMS; p++) {
-        for (unsigned i = 0; i < STEPS; i++)
-            steps[i] =
-                (struct step){(uint32_t)mb_test_random(&state), (uint32_t)mb_test_random(&state),
-                              (uint32_t)mb_test_random(&state), (uint32_t)mb_test_random(&state)};
+        draw_steps(steps, STEPS, &state);
         evicted += run(steps, STEPS, p % 2 ? BLOCKS : 5, text);
         if (!*text)
             continue;
-        count = shrink(steps, STEPS, p % 2 ? BLOCKS : 5, text);
-        for (unsigned i = 0; i < count; i++)
-            printf("  {%u, %u, %u, %u},\n", steps[i].kind % 16, steps[i].a, steps[i].b, steps[i].c);
+        count = shrink(run, steps, STEPS, p % 2 ? BLOCKS : 5, text);
         FAIL("program %u, %u steps: %s", p, count, text);
     }
     /* Programs are to meet a full cache too. */

@@ -7,6 +7,7 @@
  * A program is a list of steps made beforehand, each three random numbers that are read modulo what
  * is possible then, so any part of a program is a program. One that fails is shrunk and printed.
  */
+#include "kv_program.h"
 #include "kv_rig.h"
 
 #include <inttypes.h>
@@ -19,11 +20,6 @@ enum {
     STEPS = 140,
     PROGRAMS = 200,
     HOLDS = 4,
-    TEXT = 400,
-};
-
-struct step {
-    uint32_t kind, a, b, c;
 };
 
 struct world {
@@ -304,28 +300,6 @@ static uint64_t run(const struct step *steps, unsigned count, uint64_t seed, cha
     return refused;
 }
 
-/* Takes parts out for as long as it still fails; returns the steps left. */
-static unsigned shrink(struct step *steps, unsigned count, uint64_t seed, char *text)
-{
-    static struct step fewer[STEPS];
-    char other[TEXT];
-
-    for (unsigned part = count / 2; part > 0; part /= 2)
-        for (unsigned at = 0; at + part <= count;) {
-            memcpy(fewer, steps, at * sizeof(*steps));
-            memcpy(fewer + at, steps + at + part, (count - at - part) * sizeof(*steps));
-            (void)run(fewer, count - part, seed, other);
-            if (!*other) {
-                at += part;
-                continue;
-            }
-            count -= part;
-            memcpy(steps, fewer, count * sizeof(*steps));
-            memcpy(text, other, TEXT);
-        }
-    return count;
-}
-
 TEST(every_sequence_reads_its_own_history)
 {
     uint64_t state = mb_test_seed(), refused = 0;
@@ -336,16 +310,11 @@ TEST(every_sequence_reads_its_own_history)
     for (unsigned p = 0; p < PROGRAMS; p++) {
         uint64_t seed = mb_test_random(&state);
 
-        for (unsigned i = 0; i < STEPS; i++)
-            steps[i] =
-                (struct step){(uint32_t)mb_test_random(&state), (uint32_t)mb_test_random(&state),
-                              (uint32_t)mb_test_random(&state), (uint32_t)mb_test_random(&state)};
+        draw_steps(steps, STEPS, &state);
         refused += run(steps, STEPS, seed, text);
         if (!*text)
             continue;
-        count = shrink(steps, STEPS, seed, text);
-        for (unsigned i = 0; i < count; i++)
-            printf("  {%u, %u, %u, %u},\n", steps[i].kind % 16, steps[i].a, steps[i].b, steps[i].c);
+        count = shrink(run, steps, STEPS, seed, text);
         FAIL("program %u, seed %" PRIu64 ", %u steps: %s", p, seed, count, text);
     }
     /* Programs are to meet a full cache too. */
