@@ -40,8 +40,8 @@ struct texts {
 
 static const char *const backends[] = {"sim", "cuda", "hip", NULL};
 static const char *const tables[] = {"inline", "isolated", "driver", NULL};
-static const char *const engines[] = {"list", "apart", "0", "1", "2", "3", "4",
-                                      "5",    "6",     "7", "8", "9", NULL};
+static const char *const engines[] = {"auto", "list", "apart", "0", "1", "2", "3",
+                                      "4",    "5",    "6",     "7", "8", "9", NULL};
 static const char *const waits[] = {"hold", "switch", NULL};
 static const char *const ends[] = {"drop", "drain", NULL};
 static const char *const views[] = {"close", "keep", NULL};

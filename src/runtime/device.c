@@ -192,6 +192,9 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
 
         if (config->backend && strcmp(config->backend, backend->name) != 0)
             continue;
+        /* A GPU that cannot be opened is an error: its programs cannot use simulated memory. */
+        if (first && strcmp(backend->name, "sim") == 0)
+            break;
         backend->describe(config->hw.ordinal, &info);
         if (!info.available && !config->backend) {
             mb__log(MB_LOG_INFO, "runtime", "%s: %s", backend->name, info.reason);

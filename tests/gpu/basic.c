@@ -55,7 +55,7 @@ static void print_device(const struct gt *t)
            dev->control_phys[1], dev->space.memory_bytes);
 }
 
-/* late=1: libcuda is up and has worked before MoonBright comes. */
+/* late=1: libcuda is up and has worked before MoonBright comes; late=init: it is up, no more. */
 static void use_cuda_first(void)
 {
     const struct mb_cuda_driver *cu;
@@ -64,6 +64,8 @@ static void use_cuda_first(void)
 
     GT_OK(mb__cuda_driver_open(&cu));
     GT_CU(cu->init(0));
+    if (!strcmp(gt_arg("late", ""), "init"))
+        return;
     GT_CU(cu->primary_retain(&ctx, 0));
     GT_CU(cu->ctx_set(ctx));
     GT_CU(cu->mem_alloc(&p, 1 << 20));
@@ -80,7 +82,7 @@ int gt_test_discover(void)
     mb__cuda_describe(0, &info);
     printf("describe: available %d tables %s device \"%s\" driver %s reason \"%s\"\n",
            info.available, info.tables, info.device_name, info.driver, info.reason);
-    if (gt_arg_u64("late", 0))
+    if (gt_arg("late", NULL))
         use_cuda_first();
     t0 = gt_now_us();
     gt_open(&t, gt_arg("tables", NULL));

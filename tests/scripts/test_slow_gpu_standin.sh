@@ -29,4 +29,7 @@ expect 0 seem "$scratch/stress" backend:cuda,tables:driver 2
 expect_text ", 0 wrong"
 expect 1 seem "$moonbright" bench map --backend cuda --config tables:inline --samples 5 --sizes 2MiB
 expect_text "tables:inline is not possible"
+# A GPU that is there but cannot be opened as asked is an error: never the software GPU instead.
+expect 1 seem "$scratch/stress" tables:inline 1
+expect_text "tables:inline is not possible"
 echo "PASS: slow_gpu_standin"

@@ -84,13 +84,16 @@ TEST(keys_of_helper_channels)
 
     memset(&dev, 0, sizeof(dev));
     CHECK_OK(mb__cuda_helper_config(&dev, &config));
-    CHECK(dev.helper.hold && !dev.helper.drain && !dev.fast);
-    CHECK_EQ(dev.helper.engine, -1);
+    CHECK(dev.helper.hold && dev.helper.drain && dev.keep_views && !dev.fast);
+    CHECK_EQ(dev.helper.engine, -3);
     CHECK_EQ(dev.helper.slice_us, 0);
-    config = (struct mb_hw_config){
-        .helper_engine = "6", .helper_end = "drain", .helper_slice_us = 64, .kernels = "fast"};
+    config = (struct mb_hw_config){.helper_engine = "6",
+                                   .helper_end = "drop",
+                                   .helper_slice_us = 64,
+                                   .kernels = "fast",
+                                   .walk_views = "close"};
     CHECK_OK(mb__cuda_helper_config(&dev, &config));
-    CHECK(dev.helper.hold && dev.helper.drain && dev.fast);
+    CHECK(dev.helper.hold && !dev.helper.drain && !dev.keep_views && dev.fast);
     CHECK_EQ(dev.helper.engine, 6);
     CHECK_EQ(dev.helper.slice_us, 64);
     config.helper_engine = "apart";
@@ -120,7 +123,7 @@ TEST(the_rescue_channel_has_an_engine_of_its_own)
     static const struct {
         const char *engine;
         int queue, rescue;
-    } cases[] = {{NULL, -1, 3}, {"list", -1, 3}, {"4", 4, 3}, {"3", 3, 4}, {"7", 7, 4}};
+    } cases[] = {{"list", -1, 3}, {"4", 4, 3}, {"3", 3, 4}, {"7", 7, 4}};
 
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct mb_hw_config config = {.helper_engine = cases[i].engine};

@@ -133,6 +133,28 @@ TEST(engines_with_hardware_of_their_own_come_first)
     teardown();
 }
 
+/* As an H200 of series 580 answered: only migrations to the host are on the engine that is left. */
+TEST(the_engine_without_page_tables_of_an_h200)
+{
+    int user[NVRM_USERS], apart[2];
+
+    setup();
+    engine(0, GRAPHICS | SHARED, 0x5000);
+    engine(1, GRAPHICS | SHARED, 0xa000);
+    engine(2, SHARED, 0x5000);
+    engine(3, SHARED, 0xa000);
+    engine(4, 0, 0xfff);
+    users(false, user, apart);
+    CHECK_EQ(user[NVRM_USER_TO_GPU], 4);
+    CHECK_EQ(user[NVRM_USER_TO_HOST], 2);
+    CHECK_EQ(user[NVRM_USER_INTERNAL], 4);
+    CHECK_EQ(user[NVRM_USER_TO_PEER], 4);
+    CHECK_EQ(user[NVRM_USER_MEMOPS], 3);
+    CHECK_EQ(apart[0], 2);
+    CHECK_EQ(apart[1], NVRM_NO_ENGINE);
+    teardown();
+}
+
 TEST(few_engines_leave_none)
 {
     int user[NVRM_USERS], apart[2];

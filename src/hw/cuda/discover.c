@@ -170,6 +170,29 @@ done:
     return err;
 }
 
+/* What libcuda was seen to make, or what the resource manager says about it. Both if libcuda was
+ * initialised before MoonBright (cuInit makes the device and the subdevice) but its context after. */
+static enum mb_err find_seen(struct mb_cuda *dev, const struct mb_cuda_map_event *event)
+{
+    bool unseen = mb__cuda_observed(dev->uuid, &dev->seen) != MB_OK;
+    struct mb_cuda_seen late;
+    enum mb_err err;
+
+    if (!unseen && dev->seen.subdevice)
+        return MB_OK;
+    err = mb__cuda_find_late(dev->rm, dev->uuid, event, &late);
+    if (err)
+        return err;
+    if (unseen) {
+        dev->seen = late;
+        mb__cuda_observe_late(&dev->seen);
+        return MB_OK;
+    }
+    dev->seen.device = late.device;
+    dev->seen.subdevice = late.subdevice;
+    return MB_OK;
+}
+
 enum mb_err mb__cuda_discover(struct mb_cuda *dev)
 {
     struct mb_cuda_map_event event[2] = {{.seen = false}, {.seen = false}};
@@ -177,11 +200,8 @@ enum mb_err mb__cuda_discover(struct mb_cuda *dev)
 
     if (!err)
         err = map_anchors(dev, event);
-    if (!err && mb__cuda_observed(dev->uuid, &dev->seen)) {
-        err = mb__cuda_find_late(dev->rm, dev->uuid, &event[0], &dev->seen);
-        if (!err)
-            mb__cuda_observe_late(&dev->seen);
-    }
+    if (!err)
+        err = find_seen(dev, &event[0]);
     if (!err && dev->seen.mps)
         err = mb__fail(MB_ERR_NOT_SUPPORTED, "the process is a client of MPS");
     if (!err && event[0].client != dev->seen.client)

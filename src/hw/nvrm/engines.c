@@ -118,15 +118,24 @@ void mb__nvrm_copy_users(const struct nvrm_copy_caps caps[NVRM_COPY_ENGINES], bo
     }
 }
 
+/* What UVM loses if the engine is held: 0 nothing; else migrations of managed memory wait. */
+static int loss(const int user[NVRM_USERS], int engine)
+{
+    return 4 * (user[NVRM_USER_TO_GPU] == engine) + 2 * (user[NVRM_USER_TO_HOST] == engine) +
+           (user[NVRM_USER_TO_PEER] == engine);
+}
+
 int mb__nvrm_copy_apart(const struct nvrm_copy_caps caps[NVRM_COPY_ENGINES],
                         const int user[NVRM_USERS], int but)
 {
     int best = NVRM_NO_ENGINE;
 
     for (int i = NVRM_COPY_ENGINES - 1; i >= 0; i--) {
-        if (!caps[i].there || caps[i].graphics || i == but || users_of(user, NVRM_USERS, i))
+        if (!caps[i].there || caps[i].graphics || i == but || user[NVRM_USER_INTERNAL] == i ||
+            user[NVRM_USER_MEMOPS] == i)
             continue;
-        if (best == NVRM_NO_ENGINE || (caps[best].shared && !caps[i].shared))
+        if (best == NVRM_NO_ENGINE || loss(user, i) < loss(user, best) ||
+            (loss(user, i) == loss(user, best) && caps[best].shared && !caps[i].shared))
             best = i;
     }
     return best;

@@ -8,8 +8,9 @@
  *           none of those is on.
  * How       UVM picks one engine for each of five kinds of work, by what the engines can do. The
  *           same questions are open to a client with CAP_SYS_ADMIN; mb__nvrm_copy_users() draws the
- *           same conclusions. Read in the published sources of five series; the prediction has not
- *           been compared with a GPU («not run»).
+ *           same conclusions. Read in the published sources of five series. On an H200 (580) it was
+ *           right for the two kinds that matter: holding engine 4 slowed what clears tables, 3 what
+ *           writes them, 2 neither (bench/results/h200-variants.jsonl).
  */
 #ifndef MB_HW_NVRM_ENGINES_H
 #define MB_HW_NVRM_ENGINES_H
@@ -49,8 +50,9 @@ enum mb_err mb__nvrm_copy_caps(struct nvrm_client *client,
 void mb__nvrm_copy_users(const struct nvrm_copy_caps caps[NVRM_COPY_ENGINES], bool scrub_first,
                          int user[NVRM_USERS]);
 
-/* Pure: an engine that none of the users is on, other than `but`; the highest number, and one that
- * shares no hardware if there is one. NVRM_NO_ENGINE: each is used. */
+/* Pure: an engine other than `but` on which no page tables are cleared or written, and as little
+ * else as possible; then the highest number, and one that shares no hardware if there is one.
+ * NVRM_NO_ENGINE: page tables are worked on by each. */
 int mb__nvrm_copy_apart(const struct nvrm_copy_caps caps[NVRM_COPY_ENGINES],
                         const int user[NVRM_USERS], int but);
 
