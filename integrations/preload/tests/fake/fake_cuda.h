@@ -83,6 +83,8 @@ bool fake_enqueue_kernel(void *stream, const struct fake_kernel *kernel, void *a
 
 /* Waits until everything enqueued so far has run. */
 void fake_sync_all(void);
+/* False: there is no such stream. */
+bool fake_sync(void *stream);
 /* fake_lock held: the streams that were made on a device are no more. */
 void fake_end_streams(int device);
 

@@ -153,8 +153,8 @@ FAKE(cuMemAllocManaged, cu_ptr *ptr, size_t bytes, unsigned flags)
     }                                                                                              \
     FAKE(cuMemFreeAsync##suffix, cu_ptr ptr, void *stream)                                         \
     {                                                                                              \
-        (void)stream;                                                                              \
         CALLED();                                                                                  \
+        (void)fake_sync(stream); /* what the stream still does with it comes first */              \
         return give(ptr, false);                                                                   \
     }
 ASYNC()

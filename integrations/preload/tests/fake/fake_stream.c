@@ -243,17 +243,22 @@ FAKE(cuStreamQuery, void *stream)
     return result;
 }
 
-FAKE(cuStreamSynchronize, void *stream)
+bool fake_sync(void *stream)
 {
     struct stream *s;
 
-    CALLED();
     pthread_mutex_lock(&fake_lock);
     s = find(stream);
     for (uint64_t until = s ? s->issued : 0; s && s->done < until;)
         wait_a_little();
     pthread_mutex_unlock(&fake_lock);
-    return s ? FAKE_OK : FAKE_INVALID_HANDLE;
+    return s != NULL;
+}
+
+FAKE(cuStreamSynchronize, void *stream)
+{
+    CALLED();
+    return fake_sync(stream) ? FAKE_OK : FAKE_INVALID_HANDLE;
 }
 
 FAKE(cuCtxSynchronize, void)
