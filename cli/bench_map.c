@@ -142,9 +142,12 @@ static int run_host(int argc, char **argv)
 
 const struct cli_command cli_bench_host = {
     .name = "bench host",
-    .summary = "what mapping calls cost the host above the backend",
+    .summary = "what mapping calls cost the host, above the backend and in it",
     .help =
         "usage: moonbright bench host [OPTION...]\n\n"
+        "  --backend NAME      sim (default) or cuda\n"
+        "  --config TEXT       more configuration: tables:isolated, ...\n"
+        "  --device N          which GPU\n"
         "  --sizes A,B,...     bytes of one operation (default 2MiB to 8GiB)\n"
         "  --samples N         per line (default 200)\n"
         "  --device-memory N   size of the software GPU's memory\n"
@@ -152,7 +155,11 @@ const struct cli_command cli_bench_host = {
         "  --commit TEXT       of the tree that was built, for the record\n"
         "  --json              one JSON object instead of a table\n\n"
         "Real time in microseconds that public calls block the calling thread on a device that\n"
-        "takes batches and executes none; the last column is nanoseconds a page.\n",
+        "takes batches and executes none; the last column is nanoseconds a page.\n\n"
+        "With --backend cuda: where the host's time of one map (--sizes: one, default 2GiB) goes "
+        "on a\n"
+        "GPU, stage by stage and by what the thread did before; the last column counts libcuda's\n"
+        "calls.\n",
     .run = run_host,
 };
 

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/bench_stages.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/rng.h"
@@ -67,6 +68,12 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
+struct mb_spread mb__bench_spread(double *us, unsigned count)
+{
+    qsort(us, count, sizeof(*us), by_value);
+    return (struct mb_spread){us[count / 2], us[count * 99 / 100], us[0]};
+}
+
 static void tell(const struct host *h, const char *what, const char *how, double *us)
 {
     struct mb_spread none = {NAN, NAN, NAN};
@@ -78,8 +85,7 @@ static void tell(const struct host *h, const char *what, const char *how, double
                                .used = none,
                                .note = "ns a page, real time, no backend"};
 
-    qsort(us, h->samples, sizeof(*us), by_value);
-    row.host = (struct mb_spread){us[h->samples / 2], us[h->samples * 99 / 100], us[0]};
+    row.host = mb__bench_spread(us, h->samples);
     row.value = row.host.median_us * 1e3 / h->pages;
     h->callback(h->user, &row);
 }
@@ -241,24 +247,22 @@ static enum mb_err tell_pages(struct host *h, bool shuffle)
     return err;
 }
 
-/* An object whose frames lie between others: every second one of many objects of one frame is given
- * up for it. */
-static enum mb_err make_apart(struct host *h)
+enum mb_err mb__bench_apart(mb_device dev, unsigned pages, mb_mem *out)
 {
-    mb_mem *ones = calloc(2 * (size_t)h->pages, sizeof(mb_mem));
+    mb_mem *ones = calloc(2 * (size_t)pages, sizeof(mb_mem));
     enum mb_err err = ones ? MB_OK : MB_ERR_HOST_MEMORY;
 
-    for (unsigned i = 0; !err && i < 2 * h->pages; i++)
-        err = mb_mem_create(h->dev, MB_FRAME_BYTES, &ones[i]);
-    for (unsigned i = 0; !err && i < 2 * h->pages; i += 2) {
-        err = mb_mem_release(h->dev, ones[i]);
+    for (unsigned i = 0; !err && i < 2 * pages; i++)
+        err = mb_mem_create(dev, MB_FRAME_BYTES, &ones[i]);
+    for (unsigned i = 0; !err && i < 2 * pages; i += 2) {
+        err = mb_mem_release(dev, ones[i]);
         ones[i] = NULL;
     }
     if (!err)
-        err = mb_mem_create(h->dev, size_of(h), &h->apart);
-    for (unsigned i = 0; ones && i < 2 * h->pages; i++)
+        err = mb_mem_create(dev, pages * MB_FRAME_BYTES, out);
+    for (unsigned i = 0; ones && i < 2 * pages; i++)
         if (ones[i])
-            (void)mb_mem_release(h->dev, ones[i]);
+            (void)mb_mem_release(dev, ones[i]);
     free(ones);
     return err;
 }
@@ -272,7 +276,7 @@ static enum mb_err mappings(struct host *h)
     if (!err)
         err = mb_mem_create(h->dev, size_of(h), &h->packed);
     if (!err)
-        err = make_apart(h);
+        err = mb__bench_apart(h->dev, h->pages, &h->apart);
     if (!err)
         err = tell_pages(h, false); /* first: a wake gives the object other frames */
     if (!err && h->pages > 1)
@@ -374,16 +378,18 @@ enum mb_err mb__bench_host(const struct mb__config *config, const struct mb_benc
     const uint64_t *sizes = options->sizes ? options->sizes : usual;
     unsigned count = options->sizes ? options->size_count : sizeof(usual) / sizeof(usual[0]);
     struct mb__config dry = *config;
-    struct host *h = calloc(1, sizeof(*h));
+    struct host *h;
     enum mb_err err = MB_OK;
 
+    if (config->backend && strcmp(config->backend, "cuda") == 0)
+        return mb__bench_stages(config, options, callback, user);
+    if (config->backend && strcmp(config->backend, "sim") != 0)
+        return mb__fail(MB_ERR_INVALID,
+                        "bench host runs on sim, whose batches may be left out, and "
+                        "on cuda; \"bench map\" measures other backends");
+    h = calloc(1, sizeof(*h));
     if (!h)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for samples");
-    if (config->backend && strcmp(config->backend, "sim") != 0) {
-        free(h);
-        return mb__fail(MB_ERR_INVALID, "bench host runs on sim only, whose batches may be left "
-                                        "out; \"bench map\" measures other backends");
-    }
     dry.backend = "sim";
     dry.dry = true;
     dry.hw.no_oracle = true;

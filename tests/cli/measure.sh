@@ -22,8 +22,8 @@ run 0 bench host --sizes 2MiB,64MiB --samples 3 --json --commit abc
 json 'r["commit"] == "abc" and not any(row["modelled"] for row in r["rows"])'
 json '{"map", "remap", "alias", "protect", "unmap", "sleep", "wake", "malloc", "free"} == {row["what"] for row in r["rows"]}'
 json 'all(row["value"] > 0 and row["samples"] == 3 for row in r["rows"])'
-run 1 bench host --config backend:cuda --sizes 2MiB
-says err "runs on sim only"
+run 1 bench host --config backend:hip --sizes 2MiB
+says err "runs on sim"
 run 0 bench hot --backend sim --threads 2 --milliseconds 5 --json
 json 'all(row["value"] > 0 for row in r["rows"])'
 run 0 bench hot --backend sim --threads 1 --live 4 --milliseconds 5

@@ -18,6 +18,7 @@
  *   late.c       libcuda was there before us   got.c       redirected imports
  *   peer.c       access of other GPUs, by the driver
  *   scrub.c      leaf tables compared with the record by a kernel
+ *   calls.c      libcuda's calls behind a clock, for benches
  *
  * LOCKING   Order, outermost first: device registry (lifetime.c), dev->table_lock, stream->lock,
  *           dev->stream_lock, a queue's own lock. libcuda is never called under the registry lock,

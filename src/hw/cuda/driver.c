@@ -14,6 +14,7 @@
 #include <stdio.h>
 
 #include "base/err.h"
+#include "hw/cuda/calls.h"
 
 static struct mb_cuda_driver table;
 static enum mb_err open_result;
@@ -53,7 +54,7 @@ enum mb_err mb__cuda_driver_open(const struct mb_cuda_driver **out)
     pthread_once(&once, open_once);
     if (open_result)
         return mb__fail(open_result, "%s", open_text);
-    *out = &table;
+    *out = mb__cuda_calls_table(&table);
     return MB_OK;
 }
 
