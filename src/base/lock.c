@@ -83,6 +83,11 @@ void mb__unlock_checked(struct mb_lock *lock)
     pthread_mutex_unlock(&lock->mutex);
 }
 
+void mb__lock_forget_held(void)
+{
+    held_count = 0;
+}
+
 bool mb__lock_is_held(const struct mb_lock *lock)
 {
     for (unsigned i = 0; i < held_count; i++)

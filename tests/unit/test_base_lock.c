@@ -122,6 +122,25 @@ TEST(trylock_may_go_against_the_order)
     destroy_all();
 }
 
+static void take_less_after_forgetting(void)
+{
+    mb__lock(&hw);
+    mb__lock_forget_held();
+    mb__lock(&vm);
+    mb__unlock(&vm);
+}
+
+/* A signal handler runs in the middle of code that does not go on. */
+TEST(forgotten_locks_order_nothing)
+{
+    char out[256];
+
+    init_all();
+    CHECK(!aborts(take_less_after_forgetting, out, sizeof(out)));
+    CHECK_STR_EQ(out, "");
+    destroy_all();
+}
+
 TEST(breaches_abort_with_both_names)
 {
     char out[512];

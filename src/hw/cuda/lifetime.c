@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/lock.h"
 #include "base/log.h"
 
 static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -192,6 +193,7 @@ static void on_signal(int number)
 {
     int saved = errno;
 
+    mb__lock_forget_held();
     if (!forked)
         put_all_back(100000);
     errno = saved;
