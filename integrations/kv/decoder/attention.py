@@ -23,12 +23,12 @@ def attend_one(q, k, v):
     """q [n, heads, d] are the last n of the m tokens of k and v [m, kv_heads, d]; causal."""
     n, m = len(q), len(k)
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
-    if q.is_cuda and 1 < n < m:
+    if q.is_cuda and 1 < n < m and q.dtype in (torch.float16, torch.bfloat16):
         # Flash attention's own causal form ends at the last key and knows groups of heads; what the public call takes
         # for that, causal_lower_right, was far slower than a prompt without a prefix on an H200 (PyTorch 2.11).
         out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
         return out[0].transpose(0, 1)
-    mask = torch.ones(n, m, dtype=torch.bool).tril(m - n) if 1 < n < m else None
+    mask = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n) if 1 < n < m else None
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=n == m and n > 1,
                                          enable_gqa=q.shape[1] != k.shape[1])
     return out[0].transpose(0, 1)
