@@ -48,7 +48,8 @@ one = lambda value: {"median": value, "p99": value, "min": value}
 with open(keys["out"], "a", encoding="utf-8") as file:
     if sys.argv[1] == "variant":
         rows = [dict(what="variant", variant=keys["name"], tables=keys["tables"], open_us=1, close_us=1,
-                     ready_us=45000 if good else 135000, unmap_one_us=34 if good else 1056, unmap_32_us=700, free_us=9)]
+                     ready_us=45000 if good else 135000, unmap_one_us=34 if good else 1056, unmap_32_us=700, free_us=9,
+                     to_gpu_gbs=54 if good else 20, to_host_gbs=54, within_gbs=1200)]
     else:
         rows = [dict(what=what, variant=keys["name"], entries=n, complete_us=one(value), host_us=one(5))
                 for what, n, value in [("empty kernel", 0, 8), ("map", 1, 9), ("map", 1024, 11.9 if good else 12.7),
@@ -59,7 +60,7 @@ PYTHON
 chmod +x "$scratch/gputest"
 expect 0 "$variants" "$scratch/gputest" "$scratch/variants.jsonl" --only default,engine-5,engine-9
 expect_text "gpu-variants: engine-9: variant: status 1"
-expect_text "verdict: engine-5 meets 4 of 4 goals"
+expect_text "verdict: engine-5 meets 5 of 5 goals"
 expect_text "verdict: default meets 0: none"
 expect 0 "$variants" --read "$scratch/variants.jsonl"
 expect_text "best: 64 GB ms     engine-5 (45.0)"

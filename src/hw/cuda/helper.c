@@ -9,7 +9,7 @@
  *           one that it writes them with, its maps do, and a program's copies to the host.
  * Default   An engine without page-table work (nvrm/engines.h), prepared invalidates that hold, run
  *           to their end at close. scripts/gpu-variants compares the ways; on an H200 this one was
- *           best of 25 (bench/results/h200-variants.jsonl).
+ *           best of 22 (bench/results/h200-variants.jsonl).
  */
 #include "hw/cuda/cuda.h"
 
