@@ -40,8 +40,8 @@ struct texts {
 
 static const char *const backends[] = {"sim", "cuda", "hip", NULL};
 static const char *const tables[] = {"inline", "isolated", "driver", NULL};
-static const char *const engines[] = {"auto", "list", "apart", "0", "1", "2", "3",
-                                      "4",    "5",    "6",     "7", "8", "9", NULL};
+static const char *const engines[] = {"list", "apart", "0", "1", "2", "3", "4",
+                                      "5",    "6",     "7", "8", "9", NULL};
 static const char *const waits[] = {"hold", "switch", NULL};
 static const char *const ends[] = {"drop", "drain", NULL};
 static const char *const views[] = {"close", "keep", NULL};
@@ -78,7 +78,7 @@ static const struct mb_conf_key keys[] = {
     {"helper_end", MB_CONF_NAME, FIELD(helper_end), 0, 0, ends,
      "what becomes of them at close (cuda)"},
     {"helper_slice_us", MB_CONF_U64, FIELD(helper_slice), 0, 1000000, NULL,
-     "time slice of helper channels; 0: the driver's (cuda)"},
+     "how long they keep the engine from others; 0: 4 us (cuda)"},
     {"early_maps", MB_CONF_BOOL, FIELD(early_maps), 0, 0, NULL,
      "the driver fills empty addresses before the stream gets there (cuda)"},
     {"walk_views", MB_CONF_NAME, FIELD(walk_views), 0, 0, views,

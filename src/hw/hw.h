@@ -122,7 +122,7 @@ struct mb_hw_caps {
 /* What a backend is opened with; zero means default. Parsed by api/config. */
 struct mb_hw_config {
     int ordinal;
-    uint32_t helper_slice_us;     /* cuda: time slice of helper channels; 0: the driver's */
+    uint32_t helper_slice_us;     /* cuda: of the channel that waits; 0: 4 */
     uint64_t device_memory_bytes; /* sim: size of the device; others: a cap */
     uint64_t seed;                /* sim: schedule exploration */
     const char *model;            /* sim: "h200" (default), "a100", "mi210" */

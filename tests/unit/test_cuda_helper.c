@@ -85,8 +85,8 @@ TEST(keys_of_helper_channels)
     memset(&dev, 0, sizeof(dev));
     CHECK_OK(mb__cuda_helper_config(&dev, &config));
     CHECK(dev.helper.hold && dev.helper.drain && dev.keep_views && !dev.fast);
-    CHECK_EQ(dev.helper.engine, -3);
-    CHECK_EQ(dev.helper.slice_us, 0);
+    CHECK_EQ(dev.helper.engine, -1);
+    CHECK_EQ(dev.helper.slice_us, 4);
     config = (struct mb_hw_config){.helper_engine = "6",
                                    .helper_end = "drop",
                                    .helper_slice_us = 64,
@@ -123,7 +123,7 @@ TEST(the_rescue_channel_has_an_engine_of_its_own)
     static const struct {
         const char *engine;
         int queue, rescue;
-    } cases[] = {{"list", -1, 3}, {"4", 4, 3}, {"3", 3, 4}, {"7", 7, 4}};
+    } cases[] = {{NULL, -1, 3}, {"list", -1, 3}, {"4", 4, 3}, {"3", 3, 4}, {"7", 7, 4}};
 
     for (unsigned i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
         struct mb_hw_config config = {.helper_engine = cases[i].engine};

@@ -71,7 +71,7 @@ struct mb_cuda_helper {
     int rescue_engine; /* of the rescue channel */
     bool hold;         /* prepared invalidates keep their engine's queue while they wait */
     bool drain;        /* let them run at close instead of dropping a channel that waits */
-    uint32_t slice_us; /* 0: the driver's */
+    uint32_t slice_us; /* of the channel with prepared invalidates; never 0 */
 };
 
 struct mb_cuda_queue;  /* isolated.c: a helper channel with its staging ring */

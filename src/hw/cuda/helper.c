@@ -2,14 +2,15 @@
 /*
  * helper.c - how helper channels are made and how prepared invalidates wait.
  *
- * Why       Prepared invalidates that hold their engine's queue answer 2.5 us sooner than those
- *           that give it away (measured), but while one waits, every other channel of that queue
- *           waits for the end of its time slice, 1,024 us unless changed. On the engine that UVM
- *           clears page tables with, the driver's unmaps and slabs take that much longer; on the
- *           one that it writes them with, its maps do, and a program's copies to the host.
- * Default   An engine without page-table work (nvrm/engines.h), prepared invalidates that hold, run
- *           to their end at close. scripts/gpu-variants compares the ways; on an H200 this one was
- *           best of 22 (bench/results/h200-variants.jsonl).
+ * Why       Prepared invalidates that hold their engine's queue answer sooner than those that give
+ *           it away, but while one waits, every other channel of that queue waits for the end of
+ *           its time slice. With the driver's slice of 1,024 us that hurts on every engine of an
+ *           H200: on 4 the driver's unmaps and slabs, on 3 copies to the host, on 2 copies to the
+ *           GPU take 1 ms longer. With one of 4 us nobody waits long, and the answers come as soon.
+ * Default   The list's first engine (on an H200 the one that UVM clears page tables with, so that a
+ *           program's own copies are left alone), 4 us, prepared invalidates that hold and that run
+ *           to their end at close. scripts/gpu-variants compares the ways
+ *           (bench/results/h200-variants.jsonl).
  */
 #include "hw/cuda/cuda.h"
 
@@ -20,7 +21,7 @@
 #include "base/log.h"
 #include "hw/nvrm/engines.h"
 
-enum { LIST = -1, APART = -2, AUTO = -3 };
+enum { LIST = -1, APART = -2, SLICE_US = 4 };
 
 /* Index of `text` among names, or -1; NULL is the first. */
 static int one_of(const char *text, const char *const *names)
@@ -39,8 +40,8 @@ static enum mb_err read_engine(const char *text, int *engine)
     char *end;
     long n;
 
-    static const char *const names[] = {"auto", "list", "apart", NULL};
-    static const int value[] = {AUTO, LIST, APART};
+    static const char *const names[] = {"list", "apart", NULL};
+    static const int value[] = {LIST, APART};
     int name = one_of(text, names);
 
     if (name >= 0) {
@@ -50,8 +51,8 @@ static enum mb_err read_engine(const char *text, int *engine)
     n = strtol(text, &end, 10);
     if (end == text || *end || n < 0 || n >= NVRM_COPY_ENGINES)
         return mb__fail(MB_ERR_CONFIG,
-                        "helper_engine:%s is unknown; auto, list, apart or a number from 0 to %d",
-                        text, NVRM_COPY_ENGINES - 1);
+                        "helper_engine:%s is unknown; list, apart or a number from 0 to %d", text,
+                        NVRM_COPY_ENGINES - 1);
     *engine = (int)n;
     return MB_OK;
 }
@@ -64,7 +65,7 @@ enum mb_err mb__cuda_helper_config(struct mb_cuda *dev, const struct mb_hw_confi
     static const char *const views[] = {"keep", "close", NULL};
     int wait = one_of(config->helper_wait, waits), end = one_of(config->helper_end, ends);
     int form = one_of(config->kernels, forms), view = one_of(config->walk_views, views);
-    int engine = AUTO;
+    int engine = LIST;
     enum mb_err err = read_engine(config->helper_engine, &engine);
 
     if (err)
@@ -80,11 +81,12 @@ enum mb_err mb__cuda_helper_config(struct mb_cuda *dev, const struct mb_hw_confi
     if (view < 0)
         return mb__fail(MB_ERR_CONFIG, "walk_views:%s is unknown; keep or close",
                         config->walk_views);
-    dev->helper = (struct mb_cuda_helper){.engine = engine,
-                                          .rescue_engine = LIST,
-                                          .hold = wait == 0,
-                                          .drain = end == 0,
-                                          .slice_us = config->helper_slice_us};
+    dev->helper = (struct mb_cuda_helper){
+        .engine = engine,
+        .rescue_engine = LIST,
+        .hold = wait == 0,
+        .drain = end == 0,
+        .slice_us = config->helper_slice_us ? config->helper_slice_us : SLICE_US};
     dev->fast = form == 1;
     dev->keep_views = view == 0;
     return MB_OK;
@@ -102,34 +104,17 @@ static int second_of_list(const struct nvrm_arch *arch, int first)
     return LIST;
 }
 
-/* The measured order of engines, whoever else is on them. */
-static enum mb_err by_list(struct mb_cuda *dev)
-{
-    struct mb_cuda_helper *h = &dev->helper;
-
-    if (h->engine == AUTO || h->engine == NVRM_NO_ENGINE) {
-        mb__log(MB_LOG_INFO, "cuda",
-                "no copy engine without page-table work was found: slabs and the driver's own "
-                "mappings may take 1 ms longer; helper_wait:switch avoids that");
-        h->engine = LIST;
-    }
-    h->rescue_engine = second_of_list(dev->rm->arch, h->engine);
-    return MB_OK;
-}
-
 enum mb_err mb__cuda_helper_engines(struct mb_cuda *dev)
 {
     struct mb_cuda_helper *h = &dev->helper;
     struct nvrm_copy_caps caps[NVRM_COPY_ENGINES];
     int user[NVRM_USERS], rescue;
-    bool any = h->engine == AUTO;
     enum mb_err err;
 
-    if (h->engine != APART && !any)
-        return by_list(dev);
+    h->rescue_engine = second_of_list(dev->rm->arch, h->engine);
+    if (h->engine != APART)
+        return MB_OK;
     err = mb__nvrm_copy_caps(dev->rm, caps);
-    if (err && any)
-        return by_list(dev);
     if (err)
         return mb__fail_in(err, "helper_engine:apart");
     mb__nvrm_copy_users(caps, dev->rm->series->scrub_engines, user);
@@ -139,12 +124,10 @@ enum mb_err mb__cuda_helper_engines(struct mb_cuda *dev)
             "copies to peers on %d, writes tables on %d; helper on %d",
             user[NVRM_USER_TO_GPU], user[NVRM_USER_TO_HOST], user[NVRM_USER_INTERNAL],
             user[NVRM_USER_TO_PEER], user[NVRM_USER_MEMOPS], h->engine);
-    if (h->engine == NVRM_NO_ENGINE && any)
-        return by_list(dev);
     if (h->engine == NVRM_NO_ENGINE)
         return mb__fail(MB_ERR_NOT_SUPPORTED,
                         "helper_engine:apart: the driver works on page tables with every copy "
-                        "engine; use helper_wait:switch or helper_slice_us");
+                        "engine; use helper_engine:list or helper_wait:switch");
     rescue = mb__nvrm_copy_apart(caps, user, h->engine);
     h->rescue_engine = rescue != NVRM_NO_ENGINE ? rescue : second_of_list(dev->rm->arch, h->engine);
     return MB_OK;

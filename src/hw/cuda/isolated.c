@@ -62,10 +62,8 @@ struct builder {
 enum mb_err mb__cuda_queue_create(struct mb_cuda *dev, struct mb_hw_stream *stream,
                                   struct mb_cuda_queue **out)
 {
-    struct nvrm_channel_request request = {.ring_entries = 4096,
-                                           .push_bytes = 1u << 20,
-                                           .copy_engine = dev->helper.engine,
-                                           .timeslice_us = dev->helper.slice_us};
+    struct nvrm_channel_request request = {
+        .ring_entries = 4096, .push_bytes = 1u << 20, .copy_engine = dev->helper.engine};
     struct mb_cuda_queue *queue = calloc(1, sizeof(*queue));
     enum mb_err err;
 

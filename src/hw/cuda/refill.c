@@ -242,10 +242,25 @@ static enum mb_err start_thread(struct mb_cuda_refill *r)
     return MB_OK;
 }
 
+/* A driver that refuses the slice serves as well; others on the engine wait longer then. */
+static enum mb_err make_queue(struct mb_cuda *dev, struct nvrm_channel **out)
+{
+    struct nvrm_channel_request request = {.ring_entries = 256,
+                                           .push_bytes = 4u << 20,
+                                           .copy_engine = dev->helper.engine,
+                                           .timeslice_us = dev->helper.slice_us};
+    enum mb_err err = mb__nvrm_channel_create(dev->vas, &request, out);
+
+    if (!err)
+        return MB_OK;
+    mb__log(MB_LOG_INFO, "cuda", "no helper channel with a time slice of %u us: %s",
+            request.timeslice_us, mb_error_detail());
+    request.timeslice_us = 0;
+    return mb__nvrm_channel_create(dev->vas, &request, out);
+}
+
 enum mb_err mb__cuda_refill_start(struct mb_cuda *dev)
 {
-    struct nvrm_channel_request request = {
-        .ring_entries = 256, .push_bytes = 4u << 20, .copy_engine = -1};
     struct nvrm_channel_request small = {
         .ring_entries = 64, .push_bytes = 64u << 10, .copy_engine = -1};
     struct mb_cuda_refill *r = calloc(1, sizeof(*r));
@@ -260,8 +275,6 @@ enum mb_err mb__cuda_refill_start(struct mb_cuda *dev)
     if (!err)
         err = mb__cuda_helper_engines(dev);
     small.copy_engine = dev->helper.rescue_engine;
-    request.copy_engine = dev->helper.engine;
-    request.timeslice_us = dev->helper.slice_us;
     if (!err)
         err = mb__nvrm_channel_create(dev->vas, &small, &r->rescue);
     if (!err && dev->tables == MB_CUDA_INLINE) {
@@ -269,7 +282,7 @@ enum mb_err mb__cuda_refill_start(struct mb_cuda *dev)
         if (!r->words)
             err = mb__fail(MB_ERR_HOST_MEMORY, "no memory for prepared invalidates");
         if (!err)
-            err = mb__nvrm_channel_create(dev->vas, &request, &r->queue);
+            err = make_queue(dev, &r->queue);
         if (!err)
             (void)top_up(r);
         if (!err && !r->head)

@@ -10,7 +10,8 @@
  *           same questions are open to a client with CAP_SYS_ADMIN; mb__nvrm_copy_users() draws the
  *           same conclusions. Read in the published sources of five series. On an H200 (580) it was
  *           right for the two kinds that matter: holding engine 4 slowed what clears tables, 3 what
- *           writes them, 2 neither (bench/results/h200-variants.jsonl).
+ *           writes them, 2 neither (bench/results/h200-variants.jsonl). Where libcuda's own copies
+ *           are cannot be asked: there on 3 (to the host) and 2 (to the GPU).
  */
 #ifndef MB_HW_NVRM_ENGINES_H
 #define MB_HW_NVRM_ENGINES_H
