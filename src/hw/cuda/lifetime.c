@@ -177,6 +177,7 @@ static void at_exit(void)
         /* As in mb__cuda_lose(): another thread may be losing it now, and writes the text. */
         if (atomic_compare_exchange_strong(&dev->lost, &expected, MB_ERR_INTERNAL)) {
             strcpy(dev->lost_text, "the process is exiting");
+            dev->exiting = true;
             atomic_store(&dev->lost, MB_ERR_DEVICE_LOST);
         }
         atomic_store(&dev->gone, true);

@@ -306,7 +306,9 @@ static void drain(struct mb_cuda_refill *r)
     uint64_t ticket;
     enum mb_err err;
 
-    if (!r->queue || !r->rescue || !r->head || atomic_load(&r->dev->lost))
+    if (!r->queue || !r->rescue || !r->head)
+        return;
+    if (atomic_load(&r->dev->lost) && !r->dev->exiting)
         return;
     mb__nvrm_push_init(&push, r->dev->rm->arch, words, NVRM_WORDS_SEMAPHORE);
     mb__nvrm_push_release64(&push, r->dev->shared_rm->va + MB_SHARED_REQUEST, r->prepared, 0);
