@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Batches that change one stretch of pages in one way, as most do: an operation on a range, or a
- * list of operations on its pages one after the other; of maps also behind an unmap of the same
- * range. Then no page is touched twice, so none carries marks, and vm is told one operation that
- * follows from the list and not from the pages.
+ * Batches that change one stretch of pages in one way, as most do: an operation on a range, a list
+ * of operations on its pages one after the other, or one of operations on ranges each of which
+ * begins where the one before ends; of maps also behind an unmap of the same range. Then no page is
+ * touched twice, so none carries marks, and vm is told one operation that follows from the list and
+ * not from the pages.
  *
- *   1. stretch   the first and the last operation say whether the batch may be one
+ *   1. stretch   the first and the last operation say whether the batch may be one; operations on
+ *                ranges are looked at one by one
  *   2. prepare   pages that must show something do; what has to be put back on failure is saved
  *   3. change    records of pages, with the counts of the frames they show, as long as pages that
  *                must be empty are
@@ -27,7 +29,8 @@
 /* The batch, as far as it is one. */
 struct stretch {
     const struct mb_map_op *ops; /* the caller's, without the unmap that stands before maps */
-    unsigned count;              /* of them: 1, or one for each page */
+    unsigned count;              /* of them: 1, or one for each page, or with `ranges` any */
+    bool ranges;                 /* operations on ranges, known to be alike and in a row */
     enum mb_map_kind kind;
     enum mb_prot prot; /* unless kind is MB_UNMAP */
     bool over;         /* maps that take the place of what is mapped there */
@@ -52,28 +55,53 @@ static struct page *pages_of(const struct stretch *s)
     return &s->where->pages[s->first];
 }
 
-/* Looks at no more than three operations: the others are compared when they are worked on. */
+/* Operations on ranges in a row that do the same: how many bytes they have; 0: they are not. */
+static uint64_t in_a_row(const struct mb_map_op *ops, unsigned count)
+{
+    uint64_t bytes = 0;
+
+    if (ops->kind == MB_ALIAS)
+        return 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (ops[i].kind != ops->kind || addr_of(&ops[i]) != addr_of(ops) + bytes || !ops[i].bytes ||
+            ops[i].bytes % FRAME || ops[i].bytes > UINT64_MAX - bytes ||
+            (ops->kind != MB_UNMAP && ops[i].prot != ops->prot))
+            return 0;
+        bytes += ops[i].bytes;
+    }
+    return bytes;
+}
+
+/* Of a list of pages no more than three operations are looked at: the others are compared when they
+ * are worked on. */
 static bool find_stretch(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
                          struct stretch *s)
 {
     bool over = count > 1 && ops[0].kind == MB_UNMAP && ops[1].kind == MB_MAP;
     const struct mb_map_op *first = ops + over;
     uint64_t bytes, addr;
+    bool ranges;
 
     if (!count || mb__access_any(dev)) /* pages may be open to a peer */
         return false;
     count -= over;
     bytes = count == 1 ? first->bytes : count * FRAME;
     addr = addr_of(first);
+    ranges =
+        count > 1 && (first->bytes != FRAME || addr_of(&first[count - 1]) != addr + bytes - FRAME);
+    if (ranges)
+        bytes = in_a_row(first, count);
     if (over && (ops[0].va != first->va || ops[0].bytes != bytes))
-        return false;
-    if (count > 1 && (first->bytes != FRAME || addr_of(&first[count - 1]) != addr + bytes - FRAME))
         return false;
     if (!bytes || (addr | bytes) % FRAME || (unsigned)first->kind > MB_PROTECT ||
         (first->kind != MB_UNMAP && !prot_ok(first->prot)))
         return false;
-    *s = (struct stretch){
-        .ops = first, .count = count, .kind = first->kind, .prot = first->prot, .over = over};
+    *s = (struct stretch){.ops = first,
+                          .count = count,
+                          .ranges = ranges,
+                          .kind = first->kind,
+                          .prot = first->prot,
+                          .over = over};
     s->where = find(dev, addr, bytes);
     if (!s->where)
         return false;
@@ -127,28 +155,46 @@ static bool usable(const struct mb_device *dev, const struct mb_mem *mem)
     return mb__mem_known(dev, mem) && !mem->absent;
 }
 
-static bool map_range(struct mb_device *dev, struct stretch *s)
+/* One operation on a range, behind the s->done pages that have their frames. NULL: it is not in
+ * order, or a page is not empty; else the frames. */
+static const mb_pfn *map_range(struct mb_device *dev, struct stretch *s, const struct mb_map_op *op)
 {
-    struct mb_mem *mem = s->ops->mem;
-    uint64_t index = s->ops->mem_offset / FRAME;
-    uint32_t word = page_word(PAGE_MAPPED, s->prot), *maps;
-    struct page *pages = pages_of(s);
+    struct mb_mem *mem = op->mem;
+    uint64_t index = op->mem_offset / FRAME;
+    uint32_t word = page_word(PAGE_MAPPED, s->prot), count = (uint32_t)(op->bytes / FRAME), *maps;
+    struct page *pages = pages_of(s) + s->done;
     const mb_pfn *pfns;
     uint32_t i;
 
-    if (!usable(dev, mem) || s->ops->mem_offset % FRAME || index > mem->count ||
-        s->pages > mem->count - index)
-        return false;
-    s->pfns = pfns = mem->pfns + index;
+    if (!usable(dev, mem) || op->mem_offset % FRAME || index > mem->count ||
+        count > mem->count - index)
+        return NULL;
+    pfns = mem->pfns + index;
     maps = mem->maps + index;
     word |= (uint32_t)index;
-    for (i = 0; i < s->pages && (s->over || !pages[i].owner); i++) {
+    for (i = 0; i < count && (s->over || !pages[i].owner); i++) {
         pages[i] = (struct page){mem, word + i, pfns[i]};
         maps[i]++;
     }
     mem->shown += i;
-    s->done = i;
-    return i == s->pages;
+    s->done += i;
+    return i == count ? pfns : NULL;
+}
+
+static bool map_ranges(struct mb_device *dev, struct stretch *s)
+{
+    mb_pfn *list = dev->vmm->pfns.data;
+
+    s->pfns = list;
+    for (unsigned i = 0; i < s->count; i++) {
+        uint32_t before = s->done;
+        const mb_pfn *pfns = map_range(dev, s, &s->ops[i]);
+
+        if (!pfns)
+            return false;
+        memcpy(list + before, pfns, (s->done - before) * sizeof(*pfns));
+    }
+    return true;
 }
 
 /* Operations from s->done on, as long as they map frames of this object. */
@@ -264,7 +310,7 @@ static bool change_pages(struct stretch *s)
     const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
     struct page *pages = pages_of(s);
 
-    for (unsigned i = 0; s->count > 1 && i < s->count; i++)
+    for (unsigned i = 0; s->count > 1 && !s->ranges && i < s->count; i++)
         if (!in_line(s, i))
             return false;
     if (s->kind == MB_UNMAP)
@@ -278,12 +324,14 @@ static bool change(struct mb_device *dev, struct stretch *s)
 {
     if (s->kind == MB_UNMAP || s->kind == MB_PROTECT)
         return change_pages(s);
-    if (s->kind == MB_MAP && s->count == 1)
-        return map_range(dev, s);
+    if (s->kind == MB_MAP && s->count == 1) {
+        s->pfns = map_range(dev, s, s->ops);
+        return s->pfns;
+    }
     if (!MB_VEC_RESERVE(&dev->vmm->pfns, s->pages))
         return false;
     if (s->kind == MB_MAP)
-        return map_list(dev, s);
+        return s->ranges ? map_ranges(dev, s) : map_list(dev, s);
     return s->count == 1 ? alias_range(dev, s) : alias_list(dev, s);
 }
 

@@ -147,6 +147,27 @@ static unsigned random_ops(struct rig *rig, uint64_t *state, struct mb_map_op *o
     return count;
 }
 
+/* Operations of a list from `from` on that show frames following each other, or do the same with
+ * their pages, become one on a range, now and then. Returns how many there are then. */
+static unsigned join_ops(struct rig *rig, uint64_t *state, struct mb_map_op *ops, unsigned from,
+                         unsigned count)
+{
+    unsigned joined = from;
+
+    for (unsigned i = from + 1; i < count; i++) {
+        struct mb_map_op *last = &ops[joined];
+
+        if (ops[i].kind == last->kind && ops[i].va == (char *)last->va + last->bytes &&
+            ops[i].prot == last->prot && mb_test_random_below(state, 3) &&
+            (ops[i].kind != MB_MAP ||
+             (ops[i].mem == last->mem && last->mem_offset + last->bytes < MEM_PAGES * rig->page)))
+            last->bytes += ops[i].bytes;
+        else
+            ops[++joined] = ops[i];
+    }
+    return joined + 1;
+}
+
 /* A list of operations that do the same with one page after the other, as far as these are alike:
  * empty ones get frames, others lose theirs, or get other ones or other access. Now and then one
  * operation is a stranger. */
@@ -175,6 +196,8 @@ static unsigned random_stretch(struct rig *rig, uint64_t *state, struct mb_map_o
     if (over)
         ops[0] = (struct mb_map_op){
             .kind = MB_UNMAP, .va = page_va(rig, first), .bytes = count * rig->page};
+    if (mb_test_random_below(state, 2) && ops[over].kind != MB_ALIAS)
+        count = join_ops(rig, state, ops, over, over + count) - over;
     if (!mb_test_random_below(state, 4))
         ops[mb_test_random_below(state, over + count)] = random_op(rig, state);
     return over + count;

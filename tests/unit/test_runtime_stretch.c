@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /*
- * Batches of one stretch of pages, told as one operation or as a list: both do the same; what is
- * wrong with one of them is said and changes nothing, and a device that refuses the batch leaves
- * pages, frames and counts as they were.
+ * Batches of one stretch of pages, told as one operation, as a list or as ranges: all do the same;
+ * what is wrong with one of them is said and changes nothing, and a device that refuses the batch
+ * leaves pages, frames and counts as they were.
  */
 #include <string.h>
 
@@ -221,6 +221,107 @@ TEST(one_operation_of_a_list_is_not_as_the_others)
     tear_down(&s);
 }
 
+/* Three operations on ranges in a row, of both objects and of unlike lengths. */
+static void ranges(const struct scene *s, struct mb_map_op *ops, char *va)
+{
+    ops[0] = map_op(s, va, s->mem, 2, 3);
+    ops[1] = map_op(s, page_at(s, va, 3), s->mem, 0, 1);
+    ops[2] = map_op(s, page_at(s, va, 4), s->other, 4, 4);
+}
+
+static void expect_ranges(const struct scene *s, char *va)
+{
+    static const unsigned frame[4] = {2, 3, 4, 0};
+
+    for (unsigned i = 0; i < 4; i++)
+        RT_OK(mb_verify_async(s->dev, page_at(s, va, i), 4096, frame[i] + 1, s->stream));
+    for (unsigned i = 4; i < PAGES; i++)
+        RT_OK(mb_verify_async(s->dev, page_at(s, va, i), 4096, 100 + i, s->stream));
+    RT_OK(mb_check(s->dev));
+}
+
+TEST(ranges_in_a_row_do_what_their_operations_say)
+{
+    struct scene s = set_up("backend:sim,device_memory:128m");
+    struct mb_map_op ops[4];
+    enum mb_prot prot = MB_PROT_NONE;
+
+    ranges(&s, ops, s.va);
+    RT_OK(apply(&s, ops, 3));
+    for (unsigned i = 4; i < PAGES; i++)
+        RT_OK(mb_fill_async(s.dev, page_at(&s, s.va, i), 4096, 100 + i, s.stream));
+    expect_ranges(&s, s.va);
+    /* They are the whole range's already, and are made so anew; an unmap of less is not before them
+     * all. */
+    ops[0] = (struct mb_map_op){.kind = MB_UNMAP, .va = s.va, .bytes = PAGES * s.page};
+    ranges(&s, ops + 1, s.va);
+    RT_OK(apply(&s, ops, 4));
+    expect_ranges(&s, s.va);
+    ops[0].bytes -= s.page;
+    CHECK_EQ(apply(&s, ops, 4), MB_ERR_MAPPED);
+    expect_ranges(&s, s.va);
+    ranges(&s, ops, s.va);
+    for (unsigned i = 0; i < 3; i++) {
+        ops[i].kind = MB_PROTECT;
+        ops[i].prot = MB_PROT_READ;
+    }
+    RT_OK(apply(&s, ops, 3));
+    expect_ranges(&s, s.va);
+    RT_OK(mb_mem_get_access(s.dev, page_at(&s, s.va, 5), s.dev, &prot));
+    CHECK_EQ(prot, MB_PROT_READ);
+    for (unsigned i = 0; i < 3; i++)
+        ops[i].kind = MB_UNMAP;
+    RT_OK(apply(&s, ops, 3));
+    expect_empty(&s, s.va, PAGES);
+    tear_down(&s);
+}
+
+TEST(one_of_the_ranges_is_not_as_the_others)
+{
+    struct scene s = set_up("backend:sim,device_memory:128m");
+    struct mb_map_op ops[3];
+
+    for (unsigned what = 0; what < 6; what++) {
+        ranges(&s, ops, s.va);
+        if (what == 0)
+            ops[2].mem = (mb_mem)(void *)s.va;
+        else if (what == 1)
+            ops[2].mem_offset = 5 * s.page;
+        else if (what == 2)
+            ops[2].bytes += 4096;
+        else if (what == 3)
+            ops[2].prot = (enum mb_prot)2;
+        else if (what == 4)
+            ops[2].bytes = 0;
+        else
+            ops[2].bytes = UINT64_MAX / s.page * s.page;
+        CHECK(apply(&s, ops, 3));
+        CHECK(strstr(mb_error_detail(), "operation 2 of 3"));
+        expect_empty(&s, s.va, 2 * PAGES);
+    }
+    ranges(&s, ops, s.va);
+    ops[0].bytes = 0;
+    ops[1].va = s.va;
+    ops[2].va = page_at(&s, s.va, 1);
+    CHECK(apply(&s, ops, 3));
+    CHECK(strstr(mb_error_detail(), "operation 0 of 3"));
+    expect_empty(&s, s.va, 2 * PAGES);
+    for (unsigned what = 0; what < 2; what++) {
+        ranges(&s, ops, s.va);
+        if (what == 0)
+            ops[1].prot = MB_PROT_READ;
+        else
+            ops[1].va = page_at(&s, s.va, PAGES + 1);
+        RT_OK(apply(&s, ops, 3));
+        RT_OK(mb_verify_async(s.dev, ops[1].va, 4096, 1, s.stream));
+        RT_OK(mb_verify_async(s.dev, s.va, 4096, 3, s.stream));
+        RT_OK(mb_check(s.dev));
+        for (unsigned i = 0; i < 3; i++)
+            unmap(&s, ops[i].va, (unsigned)(ops[i].bytes / s.page));
+    }
+    tear_down(&s);
+}
+
 TEST(a_check_sees_counts_that_went_to_the_wrong_frame)
 {
     struct scene s = set_up("backend:sim,device_memory:128m");
@@ -273,6 +374,9 @@ TEST(a_refused_batch_changes_nothing)
         refused_then_taken(&s, ops, PAGES, crossed);
         expect_empty(&s, s.va, PAGES);
     }
+    ranges(&s, ops, s.va);
+    refused_then_taken(&s, ops, 3, NULL);
+    unmap(&s, s.va, PAGES);
     tear_down(&s);
 }
 
