@@ -84,56 +84,125 @@ void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count)
     }
 }
 
-/* As mb__refs_take(), as long as the frames lie in the chunk of the first; returns how many. */
-static uint32_t take_in_chunk(struct mb__frame *chunk, const mb_pfn *pfns, uint32_t count,
-                              uint32_t leaf_mask, uint64_t cap)
+/* The record of a frame, by one shift and one mask. `chunk`: where all of a list lie; NULL: it has
+ * to be looked up for each, and NULL comes back where there is none. */
+static inline __attribute__((always_inline)) struct mb__frame *
+record_of(struct mb_vm *vm, struct mb__frame *chunk, uint32_t pfn)
 {
-    const uint32_t step = MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN) ? 0 : MB__REF;
-    const uint32_t number = mb__chunk_of(pfns[0].n);
-    uint32_t i;
+    enum { SHIFT = 4 };
+    const uint32_t mask = (uint32_t)(MB__FRAME_CHUNK - 1) << SHIFT;
+    char *base = (char *)(chunk ? chunk : vm->frames[mb__chunk_of(pfn)]);
 
+    _Static_assert(sizeof(struct mb__frame) == 1 << SHIFT, "the bytes of a record");
+    return base ? (struct mb__frame *)(void *)(base + (pfn >> (MB__FRAME_PFN_BITS - SHIFT) & mask))
+                : NULL;
+}
+
+/* Where all of a list lie; NULL: there is no such chunk, or there are several. */
+static struct mb__frame *chunk_of_all(const struct mb_vm *vm, const mb_pfn *pfns, uint32_t count)
+{
+    uint32_t differ = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        differ |= pfns[i].n ^ pfns[0].n;
+    return count && !mb__chunk_of(differ) ? vm->frames[mb__chunk_of(pfns[0].n)] : NULL;
+}
+
+static uint32_t reference(void)
+{
+    return MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN) ? 0 : MB__REF;
+}
+
+/* A reference for each as long as there are records, right or wrong; returns how many. *good: they
+ * were all right. */
+static inline __attribute__((always_inline)) uint32_t
+count_up(struct mb_vm *vm, struct mb__frame *chunk, const mb_pfn *pfns, uint32_t count,
+         uint32_t leaf_mask, uint64_t cap, bool *good)
+{
+    const uint32_t step = reference();
+    uint32_t words = 0, bits = 0, i;
+    uint64_t other = 0;
+
+    _Static_assert((uint64_t)MB__REFS_MAX * MB__REF == UINT64_C(1) << 31, "full: the highest bit");
+#pragma GCC unroll 4
     for (i = 0; i < count; i++) {
-        uint32_t pfn = pfns[i].n;
-        struct mb__frame *frame = mb__frame_in(chunk, pfn);
+        struct mb__frame *frame = record_of(vm, chunk, pfns[i].n);
 
-        if (mb__chunk_of(pfn) != number || pfn & leaf_mask || frame->cap != cap ||
-            mb__frame_refs(frame) >= MB__REFS_MAX)
+        if (!frame)
             break;
+        bits |= pfns[i].n;
+        other |= frame->cap ^ cap;
+        words |= frame->word;
         frame->word += step;
     }
+    *good = i == count && !other && !(bits & leaf_mask) && !(words >> 31);
     return i;
+}
+
+/* Takes back what count_up() did, and goes up to the frame that is wrong. */
+static uint32_t take_good(struct mb_vm *vm, const mb_pfn *pfns, uint32_t counted,
+                          uint32_t leaf_mask, uint64_t cap)
+{
+    uint32_t i = 0;
+
+    while (counted > 0)
+        record_of(vm, NULL, pfns[--counted].n)->word -= reference();
+    for (;; i++) {
+        struct mb__frame *frame = record_of(vm, NULL, pfns[i].n);
+
+        if (!frame || pfns[i].n & leaf_mask || frame->cap != cap ||
+            mb__frame_refs(frame) >= MB__REFS_MAX)
+            return i;
+        frame->word += reference();
+    }
 }
 
 uint32_t mb__refs_take(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count, uint32_t leaf_mask,
                        uint64_t cap)
 {
-    uint32_t taken = 0, more = 1;
+    struct mb__frame *chunk = chunk_of_all(vm, pfns, count);
+    uint32_t counted;
+    bool good;
 
-    for (; more && taken < count; taken += more) {
-        struct mb__frame *chunk = vm->frames[mb__chunk_of(pfns[taken].n)];
-
-        more = chunk ? take_in_chunk(chunk, pfns + taken, count - taken, leaf_mask, cap) : 0;
-    }
-    return taken;
+    if (chunk)
+        counted = count_up(vm, chunk, pfns, count, leaf_mask, cap, &good);
+    else
+        counted = count_up(vm, NULL, pfns, count, leaf_mask, cap, &good);
+    return good ? count : take_good(vm, pfns, counted, leaf_mask, cap);
 }
 
+/* Returns the words of all, together. */
+static inline __attribute__((always_inline)) uint32_t
+count_down(struct mb_vm *vm, struct mb__frame *chunk, const mb_pfn *pfns, uint32_t count)
+{
+    uint32_t words = 0;
+
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < count; i++) {
+        struct mb__frame *frame = record_of(vm, chunk, pfns[i].n);
+
+        frame->word -= MB__REF;
+        words |= frame->word;
+    }
+    return words;
+}
+
+/* Only a frame that is not OWNED can come free, so mostly none is looked at again. */
 void mb__refs_drop(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count)
 {
-    uint32_t i = 0;
+    const uint32_t home_only = (uint32_t)MB__DRAINING | (uint32_t)MB__REF; /* and no fence */
+    struct mb__frame *chunk = chunk_of_all(vm, pfns, count);
+    uint32_t words;
 
+    _Static_assert((MB__OWNED & 1) == 0 && (MB__DRAINING & 1) == 1, "told apart by one bit");
     if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
         return;
-    while (i < count) {
-        uint32_t chunk = mb__chunk_of(pfns[i].n);
+    words = chunk ? count_down(vm, chunk, pfns, count) : count_down(vm, NULL, pfns, count);
+    for (uint32_t i = 0; words & 1 && i < count; i++) {
+        struct mb__frame *frame = record_of(vm, chunk, pfns[i].n);
 
-        for (; i < count && mb__chunk_of(pfns[i].n) == chunk; i++) {
-            struct mb__frame *frame = mb__frame_in(vm->frames[chunk], pfns[i].n);
-
-            frame->word -= MB__REF;
-            if (frame->word ==
-                ((uint32_t)MB__DRAINING | (uint32_t)MB__REF)) /* no fence, home only */
-                mb__frames_free(vm, frame->home, 1);
-        }
+        if (frame->word == home_only)
+            mb__frames_free(vm, frame->home, 1);
     }
 }
 
