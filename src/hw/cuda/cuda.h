@@ -425,6 +425,9 @@ void mb__cuda_helper_encode(const struct mb_cuda *dev, struct nvrm_push *push, u
 
 /* --- refill.c --- */
 enum mb_err mb__cuda_refill_start(struct mb_cuda *dev);
+/* Ends the thread and lets prepared invalidates run; what other threads may be using stays. */
+void mb__cuda_refill_rest(struct mb_cuda *dev);
+/* The same, and frees everything; nobody else may be in a call. */
 void mb__cuda_refill_stop(struct mb_cuda *dev);
 /* Invalidates the whole space and waits, on a channel of its own. No locks but an atomic flag, no
  * libcuda: usable in signal handlers. False if the channel does not answer within timeout_us. */

@@ -185,8 +185,9 @@ static void at_exit(void)
             stop_queues(dev);
     }
     put_all_back(100000);
+    /* Not freed: a thread that goes on may be in the rescue channel's calls. */
     for (struct mb_cuda *dev = registry; dev; dev = dev->registry_next)
-        mb__cuda_refill_stop(dev);
+        mb__cuda_refill_rest(dev);
     pthread_mutex_unlock(&registry_lock);
 }
 

@@ -319,23 +319,35 @@ static void drain(struct mb_cuda_refill *r)
         mb__log(MB_LOG_WARN, "cuda", "prepared invalidates are dropped: %s", mb_error_detail());
 }
 
-void mb__cuda_refill_stop(struct mb_cuda *dev)
+void mb__cuda_refill_rest(struct mb_cuda *dev)
 {
     struct mb_cuda_refill *r = dev->refill;
 
     if (!r)
         return;
     if (r->running) {
+        r->running = false;
         pthread_mutex_lock(&r->lock);
         r->stop = true;
         pthread_cond_signal(&r->wake);
         pthread_mutex_unlock(&r->lock);
         pthread_join(r->thread, NULL);
-        pthread_mutex_destroy(&r->lock);
-        pthread_cond_destroy(&r->wake);
     }
     if (dev->helper.drain)
         drain(r);
+}
+
+void mb__cuda_refill_stop(struct mb_cuda *dev)
+{
+    struct mb_cuda_refill *r = dev->refill;
+
+    if (!r)
+        return;
+    mb__cuda_refill_rest(dev);
+    if (r->stop) { /* it ran */
+        pthread_mutex_destroy(&r->lock);
+        pthread_cond_destroy(&r->wake);
+    }
     dev->refill = NULL;
     mb__nvrm_channel_destroy(&r->queue);
     mb__nvrm_channel_destroy(&r->rescue);
