@@ -122,7 +122,8 @@ MB_API enum mb_err mb_device_count(const char *config, int *count);
 /*
  * Opens device `ordinal`. `config` is "key:value,key:value"; NULL or "" takes $MOONBRIGHT, then the
  * defaults; keys given in `config` win over the variable's. An unknown key or value is
- * MB_ERR_CONFIG. doc/configuration.md lists the keys.
+ * MB_ERR_CONFIG. doc/configuration.md lists the keys. Without `backend`, a GPU serves if there is
+ * one, otherwise the software GPU; a GPU that is there but cannot be opened as asked is an error.
  */
 MB_API enum mb_err mb_open(int ordinal, const char *config, mb_device *out);
 /* Waits for the device, returns every frame and address, reports leaks if asked to. NULL is
