@@ -2,8 +2,9 @@
 /*
  * program.h - what the host passes to the CUDA kernels; read by C and CUDA C++ alike.
  *
- * One pop launch is a small program: up to MB_POP_SEGMENTS runs of slots to write, then, if asked,
- * an invalidate that a helper channel performs for the kernel.
+ * One pop launch is a small program: runs of slots to write, then, if asked, an invalidate that a
+ * helper channel performs for the kernel. The first MB_POP_SEGMENTS runs stand in the head; up to
+ * MB_POP_MORE others behind the frame numbers, where these travel in the parameters.
  *
  * INVALIDATE PROTOCOL. Three 64-bit words in device memory that helper and kernels share:
  *   request  the highest ticket anyone asked for; kernels raise it with an atomic maximum
@@ -29,6 +30,7 @@
 
 enum {
     MB_POP_SEGMENTS = 6,
+    MB_POP_MORE = 128,
     MB_POP_THREADS =
         1024, /* at most, in the one block: an SM stores 16 KiB of slots in about 0.2 us */
     /* Frames whose numbers travel in the launch itself, by kernel variant: what a launch costs
@@ -38,6 +40,9 @@ enum {
     MB_POP_LIST_M = 512,
     MB_POP_LIST_L = 1024,
     MB_POP_LIST_XL = 1920,
+    /* What a segment behind the frame numbers takes of their room; a multiple of 8 bytes, as are
+     * the rooms. */
+    MB_POP_MORE_ROOM = 12,
 };
 
 enum mb_pop_flag {
@@ -75,6 +80,9 @@ struct mb_pop_head {
     uint32_t frame_shift; /* log2 of 4 KiB pages in a frame: 9 */
     uint32_t slot_bytes;
     uint32_t pfn_shift; /* mb_fmt_pfn_shift() */
+    uint32_t more;      /* more than MB_POP_SEGMENTS: where the others begin, as if they were frame
+                           numbers; a multiple of 4 */
+    uint32_t unused;
     struct mb_pop_segment segment[MB_POP_SEGMENTS];
 };
 

@@ -62,9 +62,19 @@ __device__ inline void store_slot(uint64_t slots, uint32_t slot_bytes, uint32_t 
     mb_pop_store(reinterpret_cast<uint64_t *>(slots), slot_bytes, i, pte);
 }
 
-/* Frame numbers as they arrive: 16 bits in the parameters, 32 in a list in memory. */
+#define MB_MORE_FN __device__ inline
+#define MB_MORE_STORE(slots, slot_bytes, i, lo) store_slot(slots, slot_bytes, i, lo)
+#include "kernels/cuda/more.h"
+
+/* Frame numbers as they arrive: 16 bits in the parameters, with segments behind them, 32 in a list
+ * in memory, with none. */
 struct short_list {
     const uint16_t *list;
+    __device__ void write_more(const struct mb_pop_head &head) const
+    {
+        if (head.segments > MB_POP_SEGMENTS)
+            mb_pop_more(&head, list, threadIdx.x, blockDim.x);
+    }
     __device__ uint32_t operator()(const struct mb_pop_head &head, uint32_t i) const
     {
         return head.base_pfn + ((uint32_t)list[i] << head.frame_shift);
@@ -73,6 +83,9 @@ struct short_list {
 
 struct long_list {
     const uint32_t *list;
+    __device__ void write_more(const struct mb_pop_head &) const
+    {
+    }
     __device__ uint32_t operator()(const struct mb_pop_head &, uint32_t i) const
     {
         return list[i];
@@ -82,7 +95,7 @@ struct long_list {
 template <class List>
 __device__ inline void write_entries(const struct mb_pop_head &head, const List &list)
 {
-    for (uint32_t s = 0; s < head.segments; s++) {
+    for (uint32_t s = 0; s < head.segments && s < MB_POP_SEGMENTS; s++) {
         const struct mb_pop_segment &seg = head.segment[s];
 
         for (uint32_t i = threadIdx.x; i < seg.count; i += blockDim.x) {
@@ -93,6 +106,7 @@ __device__ inline void write_entries(const struct mb_pop_head &head, const List 
             store_slot(seg.slots, head.slot_bytes, i, lo);
         }
     }
+    list.write_more(head);
 }
 
 /* Ends the context rather than going on without the answer. */

@@ -208,19 +208,35 @@ void gt_sync(struct gt *t, struct mb_hw_stream *s)
     }
 }
 
+void gt_map_in(struct gt *t, struct mb_hw_stream *s, uint32_t first, uint32_t count,
+               const mb_pfn *pfns, uint64_t tmpl, bool invalidate, uint32_t part)
+{
+    enum { PARTS = 64 };
+    struct mb_hw_cmd cmd[PARTS + 3];
+    unsigned n = 0;
+
+    part = part < (count + PARTS - 1) / PARTS ? (count + PARTS - 1) / PARTS : part;
+    for (uint32_t at = 0; at < count; at += part)
+        cmd[n++] = (struct mb_hw_cmd){.kind = MB_HW_LEAVES,
+                                      .leaves = {.view = &t->view,
+                                                 .first = first + at,
+                                                 .count = part < count - at ? part : count - at,
+                                                 .pfns = pfns ? pfns + at : NULL,
+                                                 .tmpl = tmpl}};
+    cmd[n++] = (struct mb_hw_cmd){.kind = MB_HW_BARRIER};
+    if (invalidate) {
+        cmd[n++] = (struct mb_hw_cmd){
+            .kind = MB_HW_INVALIDATE,
+            .inval = {.va = mb__va_add(t->view.va, first * GT_FRAME), .bytes = count * GT_FRAME}};
+        cmd[n++] = (struct mb_hw_cmd){.kind = MB_HW_MEMBAR};
+    }
+    GT_OK(mb__cuda_submit_fence(t->hw, s, cmd, n, NULL));
+}
+
 void gt_map(struct gt *t, struct mb_hw_stream *s, uint32_t first, uint32_t count,
             const mb_pfn *pfns, uint64_t tmpl, bool invalidate)
 {
-    struct mb_hw_cmd cmd[4] = {
-        {.kind = MB_HW_LEAVES,
-         .leaves = {.view = &t->view, .first = first, .count = count, .pfns = pfns, .tmpl = tmpl}},
-        {.kind = MB_HW_BARRIER},
-        {.kind = MB_HW_INVALIDATE,
-         .inval = {.va = mb__va_add(t->view.va, first * GT_FRAME), .bytes = count * GT_FRAME}},
-        {.kind = MB_HW_MEMBAR},
-    };
-
-    GT_OK(mb__cuda_submit_fence(t->hw, s, cmd, invalidate ? 4 : 2, NULL));
+    gt_map_in(t, s, first, count, pfns, tmpl, invalidate, count);
 }
 
 void gt_unmap(struct gt *t, struct mb_hw_stream *s, uint32_t first, uint32_t count)

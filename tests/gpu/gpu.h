@@ -94,6 +94,9 @@ void gt_sync(struct gt *t, struct mb_hw_stream *s);
 /* Batches. */
 void gt_map(struct gt *t, struct mb_hw_stream *s, uint32_t first, uint32_t count,
             const mb_pfn *pfns, uint64_t tmpl, bool invalidate);
+/* The same in commands of at most `part` slots each, or of more: no more than 64 commands. */
+void gt_map_in(struct gt *t, struct mb_hw_stream *s, uint32_t first, uint32_t count,
+               const mb_pfn *pfns, uint64_t tmpl, bool invalidate, uint32_t part);
 void gt_unmap(struct gt *t, struct mb_hw_stream *s, uint32_t first, uint32_t count);
 uint64_t gt_slot_va(const struct gt *t, uint32_t slot);
 void gt_shuffle(struct mb_rng *rng, uint32_t *list, uint32_t count);

@@ -113,7 +113,8 @@ static void change(struct gt *t, struct lane *l, struct mb_rng *rng, uint32_t at
 {
     unsigned kind = (unsigned)mb__rng_below(rng, 8);
     bool ro = false, same = false;
-    uint32_t few = 0;
+    /* A batch of one command, or of many, as that of many sequences. */
+    uint32_t few = 0, part = mb__rng_below(rng, 4) ? n : 1 + (uint32_t)mb__rng_below(rng, 4);
 
     if (kind == 7 || kind == 6) { /* protect: needs a mapped run */
         while (n && l->cur[at + n - 1] == NONE)
@@ -129,7 +130,7 @@ static void change(struct gt *t, struct lane *l, struct mb_rng *rng, uint32_t at
         for (uint32_t i = 0; i < n; i++)
             l->cur[at + i] = NONE;
         kinds[3]++;
-        gt_unmap(t, l->stream, l->first_slot + at, n);
+        gt_map_in(t, l->stream, l->first_slot + at, n, NULL, 0, true, part);
         return;
     }
     if (kind == 3) /* alias: few frames at many slots */
@@ -141,7 +142,7 @@ static void change(struct gt *t, struct lane *l, struct mb_rng *rng, uint32_t at
         l->ro[at + i] = ro;
         pfns[i] = t->pfn[l->cur[at + i]];
     }
-    gt_map(t, l->stream, l->first_slot + at, n, pfns, ro ? t->tmpl_ro : t->tmpl_rw, true);
+    gt_map_in(t, l->stream, l->first_slot + at, n, pfns, ro ? t->tmpl_ro : t->tmpl_rw, true, part);
 }
 
 static void step(struct gt *t, struct lane *l, struct mb_rng *rng, uint64_t op, mb_pfn *pfns)

@@ -5,8 +5,9 @@
  * How       Commands are gathered into one launch as long as order allows: writes, then one
  *           invalidate. A write after an invalidate starts the next launch, since kernels of a
  *           stream run one after the other. Frame numbers travel in the launch's parameters up to
- *           MB_POP_LIST_L of them, else in a pinned buffer that is reused once its launch has
- *           passed. The last launch stores the batch's fence itself, which saves a driver call.
+ *           MB_POP_LIST_XL of them, else in a pinned buffer that is reused once its launch has
+ *           passed. Runs that the head has no room for travel behind the numbers. The last launch
+ *           stores the batch's fence itself, which saves a driver call.
  * BARRIER   A kernel's writes are visible to walkers when it has ended: nothing to do.
  * MEMBAR    is part of every prepared invalidate.
  * Capture   Everything is captured like any launch: tickets are taken on the device, frame numbers
@@ -40,6 +41,7 @@ struct builder {
     struct mb_cuda_span span;  /* of the whole batch */
     uint64_t seq;              /* value for the timeline; 0: none */
     unsigned launches;
+    struct mb_pop_segment more[MB_POP_MORE]; /* behind those of the head */
     struct program p;
 };
 
@@ -151,7 +153,7 @@ static void begin_launch(struct builder *b)
     h->timeout_ns = MB_CUDA_ANSWER_NS;
     h->list = b->list ? b->list->device : 0;
     h->done = h->done_value = 0;
-    h->segments = h->flags = 0;
+    h->segments = h->flags = h->more = h->unused = 0;
     h->base_pfn = b->span.low;
     h->frame_shift = MB_FRAME_SHIFT - MB_PFN_SHIFT;
     h->slot_bytes = 16;
@@ -160,25 +162,62 @@ static void begin_launch(struct builder *b)
         b->used = 0;
 }
 
+static unsigned more_of(const struct builder *b)
+{
+    return b->p.head.segments > MB_POP_SEGMENTS ? b->p.head.segments - MB_POP_SEGMENTS : 0;
+}
+
+static struct mb_pop_segment *segment_of(struct builder *b, uint32_t i)
+{
+    return i < MB_POP_SEGMENTS ? &b->p.head.segment[i] : &b->more[i - MB_POP_SEGMENTS];
+}
+
+/* Puts the segments that the head has no room for behind the frame numbers. Returns how much room
+ * both take, in frame numbers. */
+static uint32_t place_more(struct builder *b)
+{
+    unsigned more = more_of(b);
+
+    _Static_assert(sizeof(struct mb_pop_segment) == MB_POP_MORE_ROOM * sizeof(uint16_t) &&
+                       offsetof(struct program, list) % 8 == 0 && MB_POP_LIST_XL % 4 == 0,
+                   "segments behind frame numbers are aligned");
+    if (!more)
+        return b->used;
+    b->p.head.more = (b->used + 3) & ~3u;
+    memcpy(b->p.list + b->p.head.more, b->more, more * sizeof(*b->more));
+    return b->p.head.more + more * MB_POP_MORE_ROOM;
+}
+
+/* The longest run; of the runs behind the first each is one warp's. */
+static unsigned threads_of(struct builder *b)
+{
+    uint32_t most = 32 * more_of(b);
+    unsigned threads = 32;
+
+    for (uint32_t i = 0; i < b->p.head.segments && i < MB_POP_SEGMENTS; i++)
+        most = b->p.head.segment[i].count > most ? b->p.head.segment[i].count : most;
+    while (threads < most && threads < b->dev->pop_threads)
+        threads *= 2;
+    return threads;
+}
+
 static enum mb_err launch(struct builder *b, bool last)
 {
     struct mb_cuda *dev = b->dev;
     struct mb_pop_head *h = &b->p.head;
     cu_function f = dev->pop_ring;
-    unsigned threads = 32;
-    uint32_t most = 0;
+    unsigned threads = threads_of(b);
     void *params[1] = {&b->p};
     enum mb_err err;
 
-    for (unsigned i = 0; i < h->segments; i++)
-        most = h->segment[i].count > most ? h->segment[i].count : most;
-    while (threads < most && threads < dev->pop_threads)
-        threads *= 2;
-    if (!b->list)
-        f = b->used <= MB_POP_LIST_S   ? dev->pop_s
-            : b->used <= MB_POP_LIST_M ? dev->pop_m
-            : b->used <= MB_POP_LIST_L ? dev->pop_l
-                                       : dev->pop_xl;
+    if (!b->list) {
+        uint32_t room = place_more(b);
+
+        f = room <= MB_POP_LIST_S   ? dev->pop_s
+            : room <= MB_POP_LIST_M ? dev->pop_m
+            : room <= MB_POP_LIST_L ? dev->pop_l
+                                    : dev->pop_xl;
+    }
     if (dev->fast)
         h->flags |= MB_POP_FAST;
     if (last && b->seq) {
@@ -237,6 +276,20 @@ static void put_frames(struct builder *b, const mb_pfn *pfns, uint32_t count)
         shorten(b->p.list + b->used, pfns, count, b->span.low);
 }
 
+/* How many frame numbers the launch has room for beside one segment more; negative: not even for
+ * the segment. */
+static int64_t room_for(const struct builder *b)
+{
+    uint32_t segments = b->p.head.segments + 1;
+
+    if (b->list)
+        return segments > MB_POP_SEGMENTS ? -1 : (int64_t)UINT32_MAX;
+    if (segments > MB_POP_SEGMENTS + MB_POP_MORE)
+        return -1;
+    return (int64_t)MB_POP_LIST_XL - b->used -
+           (segments > MB_POP_SEGMENTS ? (segments - MB_POP_SEGMENTS) * MB_POP_MORE_ROOM : 0);
+}
+
 static enum mb_err add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
 {
     const struct mb_hw_view *view = cmd->leaves.view;
@@ -247,16 +300,15 @@ static enum mb_err add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
         uint32_t n = count - at;
         struct mb_pop_segment *seg;
 
-        if (h->flags & MB_POP_INVALIDATE || h->segments == MB_POP_SEGMENTS ||
-            (cmd->leaves.pfns && !b->list && b->used == MB_POP_LIST_XL)) {
+        if (h->flags & MB_POP_INVALIDATE || room_for(b) < (cmd->leaves.pfns ? 1 : 0)) {
             enum mb_err err = flush(b);
 
             if (err)
                 return err;
         }
-        if (cmd->leaves.pfns && !b->list && n > MB_POP_LIST_XL - b->used)
-            n = MB_POP_LIST_XL - b->used;
-        seg = &h->segment[h->segments++];
+        if (cmd->leaves.pfns && n > room_for(b))
+            n = (uint32_t)room_for(b);
+        seg = segment_of(b, h->segments++);
         seg->slots = view->table + (uint64_t)(cmd->leaves.first + at) * view->slot_bytes;
         seg->count = n;
         if (cmd->leaves.pfns) {
