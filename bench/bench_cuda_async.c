@@ -19,6 +19,7 @@
  * arguments; with --check 77 without a GPU.
  */
 #include <dirent.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,8 +51,17 @@ struct job {
     bool logged;
 };
 
+/*
+ * One number for where the blocks of a pass lay: FNV-1a of 64 bits over the addresses in the order
+ * of the requests, each less that of the first, as eight bytes, lowest first.
+ */
+struct places {
+    uint64_t first, digest;
+};
+
 /* What the pool answered. */
 struct outcome {
+    struct places places, model_places;
     uint64_t reserved_high, used_high, requested_peak;
     uint64_t calls, refused;
     double us_per_call;
@@ -74,6 +84,16 @@ struct real {
     gzFile log; /* NULL: no log */
     uint64_t reserved;
 };
+
+static void add_place(struct places *places, uint64_t address)
+{
+    if (!places->first)
+        *places = (struct places){.first = address, .digest = UINT64_C(0xcbf29ce484222325)};
+    for (unsigned i = 0; i < 8; i++) {
+        places->digest ^= (address - places->first) >> (8 * i) & 0xff;
+        places->digest *= UINT64_C(0x100000001b3);
+    }
+}
 
 /* ------------------------------------------------------------------ events for the pool */
 
@@ -136,8 +156,11 @@ static bool real_alloc(struct real *real, const struct trace_event *event)
         real->outcome->refused++;
         return true;
     }
+    if (!pool_fine("cuMemAllocFromPoolAsync", result))
+        return false;
+    add_place(&real->outcome->places, block->at);
     log_call(real, event);
-    return pool_fine("cuMemAllocFromPoolAsync", result);
+    return true;
 }
 
 /* The stream of the free waits for whoever uses the block, as PyTorch's backend makes it. */
@@ -209,8 +232,18 @@ static bool open_trace(const struct job *job, struct trace_reader **reader)
     return true;
 }
 
+static bool model_takes(struct model *model, const struct trace_event *event, struct places *places)
+{
+    enum model_status status = model_event(model, event);
+
+    if (event->op == TRACE_ALLOC && status == MODEL_OK)
+        add_place(places, model_address(model, event->slot));
+    return status == MODEL_OK || status == MODEL_NO_MEMORY;
+}
+
 /* Every event of the trace to one of the two; the other is NULL. */
-static bool feed(const struct job *job, struct real *real, struct model *model)
+static bool feed(const struct job *job, struct real *real, struct model *model,
+                 struct places *places)
 {
     struct trace_reader *reader = NULL;
     struct trace_event event;
@@ -220,10 +253,7 @@ static bool feed(const struct job *job, struct real *real, struct model *model)
     if (!open_trace(job, &reader))
         return false;
     while (fine && (status = trace_next(reader, &event)) == TRACE_OK) {
-        if (real)
-            fine = real_event(real, &event);
-        else
-            fine = model_event(model, &event) != MODEL_HOST_MEMORY;
+        fine = real ? real_event(real, &event) : model_takes(model, &event, places);
     }
     if (fine && status != TRACE_END) {
         fprintf(stderr, "bench_cuda_async: %s\n", trace_error(reader));
@@ -271,7 +301,7 @@ static bool measure(const struct job *job, gzFile log, struct outcome *outcome)
     if (!pool_open(&real.pool, job->limit_bytes) || !pool_stream(&real.streams[0]))
         return false;
     start = pool_now_us();
-    if (!feed(job, &real, NULL) || !sync_all(&real))
+    if (!feed(job, &real, NULL, NULL) || !sync_all(&real))
         return false;
     outcome->us_per_call = (pool_now_us() - start) / (double)outcome->calls;
     outcome->reserved_high = pool_attribute(real.pool, POOL_RESERVED_HIGH);
@@ -298,6 +328,7 @@ static void put_job(FILE *out, const struct job *job, const struct outcome *o,
                     const struct model_stats *model)
 {
     struct json_writer w = {.out = out};
+    char digest[17];
 
     json_object(&w, NULL);
     json_text(&w, "what", "trace");
@@ -319,6 +350,10 @@ static void put_job(FILE *out, const struct job *job, const struct outcome *o,
     json_u64(&w, "model_peak_reserved_bytes", model->reserved_peak_bytes);
     json_u64(&w, "model_peak_granted_bytes", model->granted_peak_bytes);
     json_u64(&w, "model_failed_requests", model->failed_requests);
+    snprintf(digest, sizeof(digest), "%016" PRIx64, o->places.digest);
+    json_text(&w, "places", digest);
+    snprintf(digest, sizeof(digest), "%016" PRIx64, o->model_places.digest);
+    json_text(&w, "model_places", digest);
     if (job->logged)
         put_growth(&w, o);
     json_end_object(&w);
@@ -340,16 +375,17 @@ static bool run_job(const struct job *job, FILE *json, gzFile log, double *ratio
         return false;
     }
     stats = model_stats(model);
-    fine = measure(job, log, &outcome) && feed(job, NULL, model);
+    fine = measure(job, log, &outcome) && feed(job, NULL, model, &outcome.model_places);
     if (fine) {
         *ratio = outcome.reserved_high
                      ? (double)stats->reserved_peak_bytes / (double)outcome.reserved_high
                      : 0;
-        printf("%-23s%3u%14lu%14lu%+8.2f%%%14lu%14lu%5lu%9.2f\n", job->name, job->streams,
+        printf("%-23s%3u%14lu%14lu%+8.2f%%%14lu%14lu%5lu%9.2f  %s\n", job->name, job->streams,
                (unsigned long)outcome.reserved_high, (unsigned long)stats->reserved_peak_bytes,
                100 * (*ratio - 1), (unsigned long)outcome.used_high,
                (unsigned long)stats->granted_peak_bytes, (unsigned long)outcome.refused,
-               outcome.us_per_call);
+               outcome.us_per_call,
+               outcome.places.digest == outcome.model_places.digest ? "same" : "other");
         if (json)
             put_job(json, job, &outcome, stats);
     }
@@ -469,8 +505,8 @@ static bool run_plan(const struct plan *plan, FILE *json, gzFile log, unsigned *
 {
     double end = pool_now_us() + option.seconds * 1e6;
 
-    printf("%-23s%3s%14s%14s%9s%14s%14s%5s%9s\n", "trace", "str", "reserved", "model", "", "used",
-           "model", "ref.", "us/call");
+    printf("%-23s%3s%14s%14s%9s%14s%14s%5s%9s  %s\n", "trace", "str", "reserved", "model", "",
+           "used", "model", "ref.", "us/call", "places");
     for (size_t i = 0; i < plan->count; i++) {
         double ratio = 1;
 

@@ -56,20 +56,8 @@ static bool parse_size(const char *text, uint64_t *out)
 
         if (end == text)
             return false;
-        switch (*end) {
-        case 'G':
-            part <<= 10;
-            /* fall through */
-        case 'M':
-            part <<= 10;
-            /* fall through */
-        case 'K':
-            part <<= 10;
-            end++;
-            break;
-        default:
-            break;
-        }
+        part <<= *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+        end += *end == 'K' || *end == 'M' || *end == 'G';
         sum += part;
         if (*end != '+') {
             *out = sum;
@@ -364,6 +352,7 @@ static const char *const sizes[] = {
     "500M", "512M", "512M+1", "1G",    "1G+1", "2G",   "2G+512K",
 };
 
+/* NOLINTBEGIN(bugprone-suspicious-missing-comma): some take two lines */
 static const char *const questions[] = {
     /* Rounding and places of small blocks. */
     "a A 1; a B 1; a C 255; a D 256; a E 257; a F 511; a G 512; a H 513; a I 1000; a J 4096; "
@@ -492,6 +481,7 @@ static const char *const questions[] = {
     "l 256M; a A 32M 8; m A; f A/2; a B 128M; v B; f B; a C 160M",
     "l 256M; a A 48M 5; f A/2; a B 100M; s; a C 100M",
 };
+/* NOLINTEND(bugprone-suspicious-missing-comma) */
 
 bool pool_probe(FILE *out)
 {

@@ -1,4 +1,7 @@
-/* The model of a pool like cudaMallocAsync's: sequences computed by hand. */
+/*
+ * The model of cudaMallocAsync's pool: sequences computed by hand, of what the pool itself was not
+ * asked; what it was asked is in test_model_pool.c.
+ */
 #include "model_fixture.h"
 
 TEST(the_pool_grows_by_32_mib)
@@ -97,16 +100,23 @@ TEST(a_full_device_makes_the_stream_wait)
     model_close(m);
 }
 
-TEST(a_full_device_gives_idle_chunks_back)
+TEST(a_full_device_moves_idle_memory)
 {
-    struct model *m = open_model("cuda-async", 64 * MIB);
+    struct model *m = open_model("cuda-async", 128 * MIB);
+    uint64_t a = take(m, 0, 64 * MIB);
 
-    take(m, 0, 30 * MIB);
+    take(m, 1, 1 * MIB);
     give(m, 0);
-    take(m, 1, 60 * MIB);
-    CHECK_EQ(RESERVED(m), 64 * MIB);
-    CHECK_EQ(model_stats(m)->driver_frees, 1);
-    refuse(m, 2, 5 * MIB);
+    CHECK_EQ(RESERVED(m), 96 * MIB);
+    /* 31 MiB behind block 1 are there, the rest comes from where block 0 was. */
+    CHECK_EQ(take(m, 2, 90 * MIB), a + 65 * MIB);
+    CHECK_EQ(RESERVED(m), 96 * MIB);
+    CHECK_EQ(model_stats(m)->driver_unmaps, 2);
+    /* What a refused request has moved and taken stays where it is. */
+    refuse(m, 3, 70 * MIB);
+    CHECK_EQ(RESERVED(m), 128 * MIB);
+    take(m, 4, 32 * MIB);
+    CHECK_EQ(RESERVED(m), 128 * MIB);
     model_close(m);
 }
 
@@ -117,18 +127,19 @@ TEST(waiting_for_the_device_releases_above_the_threshold)
     take(m, 0, 20 * MIB);
     take(m, 1, 30 * MIB);
     take(m, 2, 33 * MIB);
-    CHECK_EQ(RESERVED(m), 128 * MIB);
+    CHECK_EQ(RESERVED(m), 96 * MIB);
     give(m, 1);
     give(m, 2);
-    CHECK_EQ(RESERVED(m), 128 * MIB);
-    CHECK_EQ(model_sync(m), MODEL_OK); /* 32 and 64 MiB are idle */
+    trim(m);
+    CHECK_EQ(RESERVED(m), 96 * MIB);   /* the frees are not known to have completed */
+    CHECK_EQ(model_sync(m), MODEL_OK); /* two granules are idle, one more is held than 40 MiB */
     check_model(m);
-    CHECK_EQ(RESERVED(m), 32 * MIB);
+    CHECK_EQ(RESERVED(m), 64 * MIB);
     give(m, 0);
     CHECK_EQ(model_sync(m), MODEL_OK);
-    CHECK_EQ(RESERVED(m), 32 * MIB); /* not above the threshold */
+    CHECK_EQ(RESERVED(m), 64 * MIB); /* with one less the threshold were not held */
     trim(m);
-    CHECK_EQ(RESERVED(m), 32 * MIB); /* the free is not known to have completed */
+    CHECK_EQ(RESERVED(m), 0);
     model_close(m);
 }
 
@@ -143,7 +154,25 @@ TEST(waiting_joins_what_streams_freed_side_by_side)
     CHECK_EQ(model_stats(m)->merges, 0);
     CHECK_EQ(model_sync(m), MODEL_OK);
     check_model(m);
-    CHECK_EQ(model_stats(m)->merges, 1);
+    CHECK_EQ(model_stats(m)->merges, 2); /* with each other and with the free end of the pool */
     CHECK_EQ(take(m, 2, 32 * MIB), a);
+    model_close(m);
+}
+
+/* Only the derived traces, which are not bundled, tell this from the rest being a new free. */
+TEST(the_rest_of_a_pending_block_keeps_its_place_among_the_frees)
+{
+    struct model *m = open_model("cuda-async", 0);
+    uint64_t y;
+
+    take(m, 0, 8 * MIB);
+    take(m, 1, MIB);
+    y = take(m, 2, 2 * MIB);
+    take(m, 3, MIB);
+    give(m, 0);
+    give(m, 2);
+    take(m, 4, 6 * MIB);               /* leaves 2 MiB of block 0 */
+    CHECK_EQ(model_sync(m), MODEL_OK); /* last freed first: block 2, then that rest */
+    CHECK_EQ(take(m, 5, 2 * MIB), y);
     model_close(m);
 }
