@@ -5,41 +5,44 @@ attend_one: PyTorch's scaled_dot_product_attention on one sequence's keys and va
 head_dim] wherever it lies; for prompts on every cache, and for all on a CPU.
 
 decode_batch: one query per sequence for a whole batch, in Triton. The same kernel serves ranges of addresses and block
-tables: only where token t of a sequence is differs, so that the two can be compared.
+tables: only where token t of a sequence is differs, so that the two can be compared. Addresses are read from memory,
+so the kernel is told that they are multiples of 16 bytes; else it would load element by element.
 """
 import math
 
 import torch
 import torch.nn.functional as F
 
-try:
-    import triton
+from . import kernels
+
+triton = kernels.triton
+if triton:
     import triton.language as tl
-except ImportError:
-    triton = None
 
 
-def attend_one(q, k, v):
-    """q [n, heads, d] are the last n of the m tokens of k and v [m, kv_heads, d]; causal."""
-    n, m = len(q), len(k)
-    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
+def attend_heads(q, k, v):
+    """q [1, heads, n, d] are the last n of the m tokens of k and v [1, kv_heads, m, d]; causal. The result as q."""
+    n, m = q.shape[2], k.shape[2]
     if q.is_cuda and 1 < n < m and q.dtype in (torch.float16, torch.bfloat16):
         # Flash attention's own causal form ends at the last key and knows groups of heads; what the public call takes
         # for that, causal_lower_right, was far slower than a prompt without a prefix on an H200 (PyTorch 2.11).
-        out = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
-        return out[0].transpose(0, 1)
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True)[0]
     mask = torch.ones(n, m, dtype=torch.bool, device=q.device).tril(m - n) if 1 < n < m else None
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=n == m and n > 1,
-                                         enable_gqa=q.shape[1] != k.shape[1])
-    return out[0].transpose(0, 1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=n == m and n > 1,
+                                          enable_gqa=q.shape[1] != k.shape[1])
+
+
+def attend_one(q, k, v):
+    """attend_heads() for q [n, heads, d], k and v [m, kv_heads, d]."""
+    return attend_heads(*(x.transpose(0, 1)[None] for x in (q, k, v)))[0].transpose(0, 1)
 
 
 if triton:
-    @triton.jit
-    def _decode_kernel(q_ptr, out_ptr, part_ptr, max_ptr, sum_ptr, keys_ptr, values_ptr, table_ptr, length_ptr,
-                       token_stride, block_stride, table_stride, scale, splits, GROUP: tl.constexpr, D: tl.constexpr,
-                       TILE: tl.constexpr, PAGED: tl.constexpr, BLOCK: tl.constexpr, KV_HEADS: tl.constexpr,
-                       ROWS: tl.constexpr):
+    @triton.jit(do_not_specialize=["layer"])
+    def _decode_kernel(q_ptr, part_ptr, max_ptr, sum_ptr, base_ptr, offsets_ptr, layer, value_step, table_ptr,
+                       length_ptr, token_stride, block_stride, table_stride, scale, splits, GROUP: tl.constexpr,
+                       D: tl.constexpr, TILE: tl.constexpr, PAGED: tl.constexpr, BLOCK: tl.constexpr,
+                       KV_HEADS: tl.constexpr, ROWS: tl.constexpr):
         """One program: one sequence, one KV head with its GROUP query heads, one split of the tokens."""
         seq, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
         length = tl.load(length_ptr + seq)
@@ -49,13 +52,9 @@ if triton:
         rows, dims = tl.arange(0, ROWS), tl.arange(0, D)
         q_at = (seq * KV_HEADS * GROUP + head * GROUP + rows[:, None]) * D + dims[None, :]
         q = tl.load(q_ptr + q_at, mask=rows[:, None] < GROUP, other=0.0)
-        if PAGED:
-            keys = keys_ptr
-            values = values_ptr
-        else:
-            kind = q_ptr.dtype
-            keys = tl.load(keys_ptr + seq).to(kind)
-            values = tl.load(values_ptr + seq).to(kind)
+        keys = (tl.load(base_ptr + seq) + tl.load(offsets_ptr + layer)).to(q_ptr.dtype)
+        keys = tl.multiple_of(keys, 16)
+        values = keys + value_step
         best = tl.full((ROWS,), -float("inf"), tl.float32)
         total = tl.zeros((ROWS,), tl.float32)
         acc = tl.zeros((ROWS, D), tl.float32)
@@ -84,50 +83,63 @@ if triton:
         tl.store(sum_ptr + part * GROUP + rows, total, mask=keep)
         tl.store(part_ptr + (part * GROUP + rows[:, None]) * D + dims[None, :], acc, mask=keep[:, None])
 
-
     @triton.jit
-    def _store_kernel(k_ptr, v_ptr, keys_ptr, values_ptr, length_ptr, token_stride, WIDTH: tl.constexpr,
-                      PADDED: tl.constexpr):
-        seq = tl.program_id(0)
-        at = (tl.load(length_ptr + seq) - 1).to(tl.int64) * token_stride
-        i = tl.arange(0, PADDED)
-        keys = tl.load(keys_ptr + seq).to(k_ptr.dtype)
-        values = tl.load(values_ptr + seq).to(v_ptr.dtype)
-        tl.store(keys + at + i, tl.load(k_ptr + seq * WIDTH + i, mask=i < WIDTH), mask=i < WIDTH)
-        tl.store(values + at + i, tl.load(v_ptr + seq * WIDTH + i, mask=i < WIDTH), mask=i < WIDTH)
+    def _combine_kernel(part_ptr, max_ptr, sum_ptr, out_ptr, splits, GROUP: tl.constexpr, D: tl.constexpr,
+                        SPLITS: tl.constexpr):
+        """One program: one query head of one sequence; its splits, each by its weight."""
+        row = tl.program_id(0)
+        head, member = row // GROUP, row % GROUP
+        split, dims = tl.arange(0, SPLITS), tl.arange(0, D)
+        live = split < splits
+        at = (head * splits + split) * GROUP + member
+        best = tl.load(max_ptr + at, mask=live, other=-float("inf"))
+        # Splits without a token have total 0 and best -inf: weight 0. Every sequence has a token, so one has not.
+        weight = tl.exp(best - tl.max(best, 0))
+        total = tl.sum(tl.load(sum_ptr + at, mask=live, other=0.0) * weight, 0)
+        part = tl.load(part_ptr + at[:, None] * D + dims[None, :], mask=live[:, None], other=0.0)
+        out = tl.sum(part * weight[:, None], 0) / total
+        tl.store(out_ptr + row * D + dims, out.to(out_ptr.dtype.element_ty))
 
     @triton.jit
     def _copy_kernel(dst_ptr, src_ptr, words_ptr, like_ptr, TILE: tl.constexpr):
         one = tl.program_id(0)
         i = tl.program_id(1) * TILE + tl.arange(0, TILE)
         live = i < tl.load(words_ptr + one)
-        dst = tl.load(dst_ptr + one).to(like_ptr.dtype)
-        src = tl.load(src_ptr + one).to(like_ptr.dtype)
+        dst = tl.multiple_of(tl.load(dst_ptr + one).to(like_ptr.dtype), 16)
+        src = tl.multiple_of(tl.load(src_ptr + one).to(like_ptr.dtype), 16)
         tl.store(dst + i, tl.load(src + i, mask=live), mask=live)
 
-
-def store_batch(k, v, lengths, keys, values, token_stride):
-    """k and v [sequences, kv_heads, d] become the last token of each sequence; addresses as in decode_batch."""
-    width = k.shape[1] * k.shape[2]
-    _store_kernel[(len(k),)](k.contiguous(), v.contiguous(), keys, values, lengths, token_stride, WIDTH=width,
-                             PADDED=triton.next_power_of_2(width))
+    @triton.jit
+    def _copy_blocks_kernel(pool_ptr, pair_ptr, plane_stride, COUNT: tl.constexpr, TILE: tl.constexpr):
+        one, plane = tl.program_id(0), tl.program_id(1).to(tl.int64)
+        i = tl.program_id(2) * TILE + tl.arange(0, TILE)
+        src, dst = tl.load(pair_ptr + 2 * one), tl.load(pair_ptr + 2 * one + 1)
+        at = pool_ptr + plane * plane_stride + i
+        tl.store(at + dst * COUNT, tl.load(at + src * COUNT, mask=i < COUNT), mask=i < COUNT)
 
 
 def copy_batch(copies, device="cuda"):
-    """copies: (dst, src, bytes) by address, bytes multiples of 8; one kernel for all."""
-    tile = 4096
-    dst, src, words = (torch.tensor(column, dtype=torch.int64, device=device) for column in
-                       zip(*[(d, s, n // 8) for d, s, n in copies]))
-    most = max(n for _, _, n in copies) // 8
-    _copy_kernel[(len(copies), (most + tile - 1) // tile)](dst, src, words, words, TILE=tile)
+    """copies: (dst, src, bytes), addresses multiples of 16 and bytes of 8; one kernel for all."""
+    tile, count = 4096, len(copies)
+    dst, src, size = zip(*copies)
+    lists = kernels.upload([*dst, *src, *(n // 8 for n in size)], device)
+    _copy_kernel[(count, triton.cdiv(max(size) // 8, tile))](lists, lists[count:], lists[2 * count:], lists, TILE=tile)
 
 
-def decode_batch(q, lengths, keys, values, token_stride, kv_heads, table=None, block_tokens=1, block_stride=0,
-                 splits=None):
-    """q [sequences, heads, d]; the result alike. Strides are in elements.
+def copy_blocks(pool, pairs):
+    """pool [planes, blocks, ...]: block `src` over block `dst`, in all planes, for pairs (src, dst); one kernel."""
+    count, tile = pool[0, 0].numel(), 4096
+    flat = kernels.upload([block for pair in pairs for block in pair], pool.device)
+    _copy_blocks_kernel[(len(pairs), len(pool), triton.cdiv(count, tile))](pool, flat, pool.stride(0), COUNT=count,
+                                                                         TILE=tile)
 
-    Ranges: keys and values are int64 tensors of addresses, one per sequence. Tables: they are the pool's tensors, and
-    table [sequences, blocks] int32 names the blocks."""
+
+def decode_batch(q, lengths, base, offsets, layer, value_step, token_stride, kv_heads, table=None, block_tokens=1,
+                 block_stride=0, splits=None, out=None):
+    """q [sequences, heads, d]; the result alike. Strides and value_step are in elements.
+
+    Keys of a sequence begin at base[sequence] + offsets[layer] bytes, its values value_step elements behind them; base
+    and offsets are int64 tensors. With tables, table [sequences, blocks] int32 names its blocks from there on."""
     count, heads, d = q.shape
     group = heads // kv_heads
     if splits is None:
@@ -135,12 +147,12 @@ def decode_batch(q, lengths, keys, values, token_stride, kv_heads, table=None, b
     part = torch.empty(count, kv_heads, splits, group, d, dtype=torch.float32, device=q.device)
     best = torch.empty(count, kv_heads, splits, group, dtype=torch.float32, device=q.device)
     total = torch.empty_like(best)
+    out = torch.empty_like(q) if out is None else out
     _decode_kernel[(count, kv_heads, splits)](
-        q.contiguous(), q, part, best, total, keys, values, table if table is not None else lengths, lengths,
+        q, part, best, total, base, offsets, layer, value_step, table if table is not None else lengths, lengths,
         token_stride, block_stride, table.stride(0) if table is not None else 0, 1 / math.sqrt(d), splits,
         GROUP=group, D=d, TILE=32, PAGED=table is not None, BLOCK=block_tokens, KV_HEADS=kv_heads,
         ROWS=triton.next_power_of_2(group))
-    # Splits without a token have total 0 and best -inf: weight 0.
-    weight = torch.exp(best - best.amax(2, keepdim=True)).nan_to_num(0.0)
-    out = (part * weight[..., None]).sum(2) / (total * weight).sum(2)[..., None]
-    return out.reshape(count, heads, d).to(q.dtype)
+    _combine_kernel[(count * heads,)](part, best, total, out, splits, GROUP=group, D=d,
+                                      SPLITS=triton.next_power_of_2(splits))
+    return out

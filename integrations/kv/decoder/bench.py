@@ -4,14 +4,18 @@
 
     python3 -m decoder.bench --out FILE [--experiments check,layout,attach,prefix,beam,long,serve]
             [--caches moonbright,cuda-vmm,paged,concat] [--model llama-3-8b] [--tables inline] [--seconds 60]
-            [--trace FILE] [--commit TEXT] [--device cpu]
+            [--repeats 3] [--eager] [--trace FILE] [--stretch 3] [--commit TEXT] [--device cpu]
 
 Every experiment runs on every cache, in this process, with the same weights, and stops by itself after --seconds per
-cache; what was left out is told in a line of its own. On a CPU (--device cpu, model tiny) ranges lie on host memory:
-that checks this program and measures nothing. Exit status 77: no PyTorch, or no GPU.
+cache: a point that would not fit, by what the points before took, is left out, which a line of its own tells. Points
+that matter most come first. Times begin when the request is there and end when the host has the token; what is made at
+first use (kernels, recordings, buffers) is made by a run before that is not counted. On a CPU (--device cpu, model
+tiny) ranges lie on host memory: that checks this program and measures nothing. Exit status 77: no PyTorch, or no GPU.
 """
 import argparse
 import array
+import contextlib
+import gc
 import gzip
 import json
 import pathlib
@@ -30,20 +34,28 @@ sys.path[:0] = [str(HERE), str(HERE / "python")]
 import moonbright_kv  # noqa: E402
 from decoder import attention, caches, llama, search  # noqa: E402
 
+SIZES = (4096, 16384, 32768, 65536, 131072)
+SHARES = (0.99, 0.9, 0.5, 0.0)
+BEAMS = ((128, 2), (128, 4), (64, 4), (64, 2), (16, 4), (16, 2), (4, 2), (1, 2), (4, 4), (1, 4))  # prompts, width
 KINDS = ("moonbright", "cuda-vmm", "paged", "concat")
+NO_ROOM = (torch.OutOfMemoryError, MemoryError, moonbright_kv.KVError)
 
 
 class Bench:
     def __init__(self, options):
         self.o, self.cpu = options, options.device == "cpu"
+        self.made = []  # caches that are to be dropped
         self.draw = random.Random(options.seed)
         self.dtype = torch.float32 if self.cpu else torch.bfloat16
         # Before PyTorch's first call of CUDA, as MoonBright prefers it.
         wanted = "moonbright" in options.caches.split(",") and not self.cpu
         self.mb = moonbright_kv.open_device(f"backend:cuda,tables:{options.tables},window_space:8t") if wanted else None
         self.shape = llama.SHAPES[options.model]
-        self.model = llama.Llama(self.shape, self.dtype, options.device)
+        self.model = llama.Llama(self.shape, self.dtype, options.device, record=False if options.eager else None)
         self.out = open(options.out, "a", encoding="utf-8")
+        gc.collect()
+        gc.freeze()
+        gc.disable()  # no collection in what is timed; drop() makes one
 
     def tell(self, what, kind, **values):
         line = json.dumps({"what": what, "cache": kind, "model": self.o.model, "device": self.o.device, **values})
@@ -59,11 +71,15 @@ class Bench:
         """Bytes for a cache: 80% of what is free."""
         return 1 << 28 if self.cpu else int(torch.cuda.mem_get_info()[0] * 0.8)
 
-    def make(self, kind, max_tokens, max_sequences, model=None, group_layers=0):
+    def make(self, *arguments, **named):
+        self.made.append(self._make(*arguments, **named))
+        return self.made[-1]
+
+    def _make(self, kind, max_tokens, max_sequences, model=None, group_layers=0):
         model = model or self.model
         s = model.shape
         if kind == "concat":
-            return caches.Concat(s)
+            return caches.Concat(s, fused=model.fused)
         if kind == "paged":
             per = 2 * s.layers * 16 * s.kv_heads * s.head_dim * model.dtype.itemsize
             blocks = min(self.room() // per, 2 * max_sequences * (max_tokens // 16 + 2))
@@ -82,27 +98,40 @@ class Bench:
         return caches.Ranges(kv, model.dtype, triton=not self.cpu)
 
     def drop(self, cache):
+        self.made.remove(cache)
         if isinstance(cache, caches.Ranges):
             self.wait()
-            cache.views.clear()
             for seq in list(cache.lengths):
                 cache.end(seq)
             cache.kv.close()
         if self.mb:
             moonbright_kv.trim_device(self.mb)
+        gc.collect()
         if not self.cpu:
             torch.cuda.empty_cache()
 
     def text(self, count):
-        return [self.draw.randrange(self.shape.vocabulary) for _ in range(count)]
+        """Tokens as a server would keep them: an array, which the cache reads where it lies."""
+        return array.array("i", self.draw.choices(range(self.shape.vocabulary), k=count))
 
     def each(self, what, run):
         for kind in self.o.caches.split(","):
             until = time.monotonic() + self.o.seconds
-            try:
+            with self.tried(what, kind):
                 run(kind, until)
-            except (torch.OutOfMemoryError, MemoryError, moonbright_kv.KVError) as error:
-                self.tell(what, kind, failed=str(error).splitlines()[0][:200])
+
+    @contextlib.contextmanager
+    def tried(self, what, kind, **labels):
+        """What finds no room is told, and the next one gets it all."""
+        failed = None
+        try:
+            yield
+        except NO_ROOM as error:
+            failed = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        if failed:
+            self.tell(what, kind, **labels, failed=failed)
+            for cache in list(self.made):
+                self.drop(cache)
 
     # ------------------------------------------------------------------ experiments
 
@@ -110,9 +139,9 @@ class Bench:
         """Token for token against no cache: full width, few layers, float32, so that ties do not decide."""
         s = self.shape
         few = llama.Llama(llama.Shape(min(4, s.layers), s.hidden, s.heads, s.kv_heads, s.inner, s.vocabulary, s.rope),
-                          torch.float32, self.o.device)
-        begin = self.text(70)
-        prompts = [begin + self.text(n) for n in (9, 30, 5)]
+                          torch.float32, self.o.device, record=False if self.o.eager else None)
+        begin = self.text(70).tolist()
+        prompts = [begin + self.text(n).tolist() for n in (9, 30, 5)]
         want = [search.greedy_uncached(few, p, 12) for p in prompts]
         beams = [search.beam_uncached(few, p, 2, 8) for p in prompts[:2]]
 
@@ -122,7 +151,7 @@ class Bench:
             found = search.beam(few, cache, prompts[:2], 2, 8)
             self.drop(cache)
             self.tell("check", kind, greedy_equal=[g for g, _ in got] == want, beam_equal=found == beams,
-                      hit_tokens=sum(h for _, h in got))
+                      hit_tokens=sum(h for _, h in got), recorded=sorted(few.pieces), not_recorded=few.record_error)
 
         self.each("check", run)
 
@@ -149,9 +178,9 @@ class Bench:
         """Median milliseconds of a decode step; what the tokens are plays no part."""
         times = []
         for i in range(count):
+            texts = [[1] * (tokens + i + 1)] * len(seqs)
             self.wait()
             begin = time.perf_counter()
-            texts = [[1] * (tokens + i + 1)] * len(seqs)
             search.step(self.model, cache, texts, seqs, [1] * len(seqs)).argmax(-1).tolist()
             times.append(1e3 * (time.perf_counter() - begin))
         return sorted(times)[count // 2]
@@ -169,7 +198,7 @@ class Bench:
             first, _ = cache.begin(text)
             cache.grow({first: tokens})
             cache.done(first, text)
-            host, used, hit, text = [], [], 0, array.array("i", text)  # as a server would keep it: passed as it lies
+            host, used, hit = [], [], 0
             for _ in range(5 if self.cpu else 30):
                 self.wait()
                 begin = time.perf_counter()
@@ -188,76 +217,125 @@ class Bench:
 
         self.each("attach", run)
 
+    def first_token(self, cache, prompt, share=True):
+        """From the request to its first token on the host: (sequence, ms, of them in attach and map calls, tokens
+        found, pages mapped meanwhile). Publishing comes after: the token need not wait for it."""
+        cache.settle()  # addresses show nothing of earlier requests, so what the prompt needs has to be mapped
+        self.wait()
+        before = self.mapped(cache)
+        cache.spent, begin = 0.0, time.perf_counter()
+        seq, logits, hit = search.prefill(self.model, cache, prompt, share, publish=False)
+        logits.argmax().item()
+        spent = time.perf_counter() - begin
+        return seq, 1e3 * spent, 1e3 * cache.spent, hit, self.mapped(cache) - before
+
+    @staticmethod
+    def mapped(cache):
+        return cache.kv.stats().mapped_pages if isinstance(cache, caches.Ranges) else 0
+
+    def prefix_point(self, cache, tokens, share, repeats):
+        """Every run has a prefix of its own. Its keys and values are drawn and not computed: times do not depend on
+        them, and computing them would take all the time there is."""
+        rows = []
+        for _ in range(repeats):
+            common = self.text(int(tokens * share))
+            prompt = common + self.text(tokens - len(common))
+            if common:
+                cache.invent(common)
+            seq, *row = self.first_token(cache, prompt)
+            rows.append(row)
+            cache.end(seq)
+        return rows
+
     def prefix(self):
-        lengths = (64,) if self.cpu else (4096, 16384, 32768, 65536, 131072)
+        sizes = (64, 96) if self.cpu else SIZES
 
         def run(kind, until):
-            for tokens in lengths:
-                cache = self.make(kind, tokens + 64, 4)
-                for share in (0.0, 0.5, 0.9, 0.99):
-                    if time.monotonic() > until:
-                        self.tell("prefix", kind, tokens=tokens, share=share, left_out="time")
-                        continue
-                    common, times, hit = self.text(int(tokens * share)), [], 0
-                    if common and kind != "concat":
-                        seq, _, _ = search.prefill(self.model, cache, common + [1])
-                        cache.end(seq)
-                    for _ in range(3):
-                        prompt = common + self.text(tokens - len(common))
-                        self.wait()
-                        begin = time.perf_counter()
-                        seq, logits, hit = search.prefill(self.model, cache, prompt)
-                        logits.argmax().item()
-                        times.append(time.perf_counter() - begin)
-                        cache.end(seq)
-                    self.tell("prefix", kind, tokens=tokens, share=share, hit=hit, ttft_ms=1e3 * sorted(times)[1])
+            last, shares = {}, SHARES if kind != "concat" else (0.0,)  # which shares nothing: all the same
+            for tokens in sizes:
+                with self.tried("prefix", kind, tokens=tokens):
+                    one_size(kind, until, tokens, last, shares)
+
+        def one_size(kind, until, tokens, last, shares):
+            cache = None
+            for share in shares:
+                # What follows a prefix grows with it, and attention with both.
+                guess = last.get(share, (0, 1))[0] * (tokens / last.get(share, (0, tokens))[1]) ** 2
+                first = 0 if tokens > 32768 and share < 0.9 else 1  # long ones are warm by the shorter ones
+                repeats = self.o.repeats if first else 1
+                if time.monotonic() + guess * (first + repeats) > until:
+                    self.tell("prefix", kind, tokens=tokens, share=share, left_out="time")
+                    continue
+                cache = cache or self.make(kind, tokens + 64, 4)
+                begin = time.monotonic()
+                rows = self.prefix_point(cache, tokens, share, first + repeats)[first:]
+                last[share] = (time.monotonic() - begin) / (first + repeats), tokens
+                middle = sorted(rows)[len(rows) // 2]
+                self.tell("prefix", kind, tokens=tokens, share=share, hit=middle[2], computed=tokens - middle[2],
+                          ttft_ms=middle[0], inside_cache_ms=middle[1], mapped_pages=middle[3],
+                          all_ms=[round(r[0], 3) for r in rows])
+            if cache:
                 self.drop(cache)
 
         self.each("prefix", run)
 
     def beam(self):
-        batches = (2,) if self.cpu else (1, 4, 16, 64, 128)
-        prompt, count = (40, 6) if self.cpu else (512, 64)
-
         def run(kind, until):
-            for width in (2, 4):
-                for batch in batches:
-                    if time.monotonic() > until:
-                        self.tell("beam", kind, width=width, batch=batch, left_out="time")
-                        continue
-                    cache = self.make(kind, prompt + count + 1, width * batch)
-                    prompts, marks = [self.text(prompt) for _ in range(batch)], []
-
-                    def mark(marks=marks):
-                        self.wait()
-                        marks.append(time.perf_counter())
-
-                    search.beam(self.model, cache, prompts, width, count, mark)
-                    copied = cache.kv.stats().copied_bytes if isinstance(cache, caches.Ranges) else \
-                        getattr(cache, "copied_bytes", None)
-                    rate = batch * (len(marks) - 1) / (marks[-1] - marks[0])
-                    self.tell("beam", kind, width=width, batch=batch, prompt=prompt, steps=count, tokens_per_s=rate,
-                              copied_bytes=copied)
-                    self.drop(cache)
+            for batch, width in ((2, 2), (2, 4)) if self.cpu else BEAMS:
+                if time.monotonic() > until:
+                    self.tell("beam", kind, width=width, batch=batch, left_out="time")
+                    continue
+                with self.tried("beam", kind, width=width, batch=batch):
+                    self.beam_point(kind, batch, width, until)
 
         self.each("beam", run)
 
+    def beam_point(self, kind, batch, width, until):
+        prompt, warm, count = (40, 2, 6) if self.cpu else (512, 4, 32)
+        cache = self.make(kind, prompt + warm + count + 2, width * batch)
+        prompts, marks = [self.text(prompt).tolist() for _ in range(batch)], []
+        limit = time.monotonic() + max(3.0, (until - time.monotonic()) / 2)
+
+        def mark(step):
+            """Steps behind the warm-up; ends early, with at least two of them."""
+            if step >= warm:
+                self.wait()
+                marks.append((time.perf_counter(), self.copied(cache), cache.spent))
+            return len(marks) > 2 and time.monotonic() > limit
+
+        search.beam(self.model, cache, prompts, width, warm + count + 1, mark)
+        steps, spent = len(marks) - 1, marks[-1][0] - marks[0][0]
+        copied = None if marks[0][1] is None else tuple(b - a for a, b in zip(marks[0][1], marks[-1][1]))
+        self.tell("beam", kind, width=width, batch=batch, prompt=prompt, steps=steps,
+                  tokens_per_s=batch * steps / spent, step_ms=1e3 * spent / steps,
+                  inside_cache_ms=1e3 * (marks[-1][2] - marks[0][2]) / steps,
+                  copies=copied and copied[0], copied_bytes=copied and copied[1])
+        self.drop(cache)
+
+    @staticmethod
+    def copied(cache):
+        """(copies, bytes) of tails so far; None where everything is copied anyway."""
+        if isinstance(cache, caches.Ranges):
+            stats = cache.kv.stats()
+            return stats.copies, stats.copied_bytes
+        return (cache.copies, cache.copied_bytes) if isinstance(cache, caches.Paged) else None
+
     def long(self):
-        lengths = (48,) if self.cpu else (4096, 16384, 65536, 131072, 196608)
+        lengths = (48,) if self.cpu else (*SIZES, 196608)
 
         def run(kind, until):
+            last, before = 0, 0
             for tokens in lengths:
-                if time.monotonic() > until:
+                if time.monotonic() + (last * (tokens / before) ** 2 if before else 0) > until:
                     self.tell("long", kind, tokens=tokens, left_out="time")
                     continue
-                cache = self.make(kind, tokens + 40, 4)
-                self.wait()
-                begin = time.perf_counter()
-                seq, logits, _ = search.prefill(self.model, cache, self.text(tokens), share=False)
-                logits.argmax().item()
-                ttft = 1e3 * (time.perf_counter() - begin)
-                self.tell("long", kind, tokens=tokens, ttft_ms=ttft,
+                cache, begin = self.make(kind, tokens + 40, 4), time.monotonic()
+                if not before:
+                    cache.end(self.first_token(cache, self.text(tokens), share=False)[0])
+                seq, ttft, inside, *_ = self.first_token(cache, self.text(tokens), share=False)
+                self.tell("long", kind, tokens=tokens, ttft_ms=ttft, inside_cache_ms=inside,
                           tpot_ms=self.time_steps(cache, [seq], tokens, 4 if self.cpu else 16))
+                last, before = time.monotonic() - begin, tokens
                 cache.end(seq)
                 self.drop(cache)
 
@@ -265,54 +343,104 @@ class Bench:
 
     def requests(self, tokens_max):
         """A slice of the Mooncake trace by seed: (arrival, prompt, tokens to make)."""
+        stretch = self.o.stretch
         with gzip.open(self.o.trace, "rt", encoding="utf-8") as file:
             rows = [json.loads(line) for line in file]
         at = random.Random(self.o.seed).randrange(len(rows) // 2)
         vocabulary, chosen = self.shape.vocabulary, []
         for row in rows[at:at + 400]:
             size = min(row["input_length"], tokens_max)
-            text = [(i * 512 + j) % vocabulary for i in row["hash_ids"] for j in range(512)][:size]
-            chosen.append((row["timestamp"] / 1000, text, max(2, min(row["output_length"], 200))))
+            text = array.array("i")
+            for i in row["hash_ids"][:size // 512 + 1]:
+                text.extend((i * 512 + j) % vocabulary for j in range(512))
+            count = max(2, min(row["output_length"], 200))
+            chosen.append((stretch * row["timestamp"] / 1000, text[:size], count))
         return [(when - chosen[0][0], text, count) for when, text, count in chosen]
 
+    def warm_up(self, cache, tokens_max):
+        """What serving needs at first use: recordings, kernels, and a long prompt's buffers."""
+        sizes = (1, 20) if self.cpu else (1, *range(32, llama.RECORDED + 1, 32), llama.RECORDED + 1, tokens_max)
+        for size in sizes:
+            seq = self.first_token(cache, self.text(size), share=False)[0]
+            search.step(self.model, cache, [[1] * (size + 1)], [seq], [1])
+            cache.end(seq)
+        self.wait()
+
     def serve(self):
-        """Real arrival times, prompts first, then a step of all; stops admitting when the time is over."""
-        tokens_max = 64 if self.cpu else 32768
+        """Real arrival times, prompts first, then a step of all. Nobody is admitted any more when the time is over;
+        those running are finished then, at most 200 tokens each."""
+        tokens_max, most = (64, 4) if self.cpu else (32768, 32)
         work = self.requests(tokens_max)
 
-        def run(kind, until):
-            cache = self.make(kind, tokens_max + 256, 32)
-            waiting, running, ttft, tpot, hits, asked = list(work), [], [], [], 0, 0
-            begin = time.monotonic()
-            while running or (waiting and time.monotonic() < until):
-                now = time.monotonic() - begin
-                if waiting and waiting[0][0] <= now and len(running) < 32 and time.monotonic() < until:
-                    when, text, count = waiting.pop(0)
-                    seq, logits, hit = search.prefill(self.model, cache, text)
-                    first = time.monotonic() - begin
-                    ttft.append(first - when)
-                    hits, asked = hits + hit, asked + len(text)
-                    running.append([seq, text + [int(logits.argmax())], count - 1, first, count])
-                elif running:
-                    logits = search.step(self.model, cache, [r[1] for r in running], [r[0] for r in running],
-                                         [1] * len(running))
-                    for r, token in zip(list(running), logits.argmax(-1).tolist()):
-                        r[1].append(token)
-                        r[2] -= 1
-                        if not r[2]:
-                            tpot.append((time.monotonic() - begin - r[3]) / (r[4] - 1))
-                            cache.done(r[0], r[1][:-1])
-                            cache.end(r[0])
-                            running.remove(r)
-                else:
-                    time.sleep(0.001)
+        def run(kind, _until):
+            cache = self.make(kind, tokens_max + 256, most)
+            self.warm_up(cache, tokens_max)
+            self.tell("serve", kind, **Server(self, cache, work, most).run(time.monotonic() + self.o.seconds))
             self.drop(cache)
-            ttft.sort(), tpot.sort()
-            self.tell("serve", kind, seed=self.o.seed, finished=len(tpot), hit_share=hits / max(1, asked),
-                      **{f"{name}_p{p}_ms": 1e3 * values[(len(values) - 1) * p // 100]
-                         for name, values in (("ttft", ttft), ("tpot", tpot)) for p in (50, 99) if values})
 
         self.each("serve", run)
+
+
+class Server:
+    """One serving run: requests (arrival, prompt, tokens to make) in order, at most `most` at once."""
+
+    def __init__(self, bench, cache, work, most):
+        self.bench, self.cache, self.most = bench, cache, most
+        self.waiting, self.running = list(work), []  # running: [seq, text, tokens to go, time of the first, tokens]
+        self.ttft, self.tpot, self.hits, self.asked, self.steps, self.busy, self.late = [], [], 0, 0, 0, 0.0, 0
+
+    def now(self):
+        return time.monotonic() - self.begin
+
+    def admit(self):
+        when, text, count = self.waiting.pop(0)
+        seq, logits, hit = search.prefill(self.bench.model, self.cache, text, publish=False)
+        token = int(logits.argmax())
+        first = self.now()
+        self.cache.done(seq, text)
+        self.ttft.append(first - when)
+        self.hits, self.asked = self.hits + hit, self.asked + len(text)
+        self.running.append([seq, text + array.array("i", [token]), count - 1, first, count])
+
+    def step(self):
+        logits = search.step(self.bench.model, self.cache, [r[1] for r in self.running],
+                             [r[0] for r in self.running], [1] * len(self.running))
+        self.steps += 1
+        for r, token in zip(list(self.running), logits.argmax(-1).tolist()):
+            r[1].append(token)
+            r[2] -= 1
+            if not r[2]:
+                self.tpot.append((self.now() - r[3]) / (r[4] - 1))
+                self.cache.done(r[0], r[1][:-1])
+                self.cache.end(r[0])
+                self.running.remove(r)
+
+    def run(self, until):
+        """Until all are served, or `until` and then those running; what happened."""
+        self.begin, self.cache.spent = time.monotonic(), 0.0
+        while self.running or self.waiting:
+            start = self.now()
+            over = time.monotonic() >= until
+            if over and not self.running:
+                break
+            if not over and self.waiting and self.waiting[0][0] <= start and len(self.running) < self.most:
+                self.admit()
+            elif self.running:
+                self.step()
+            else:
+                time.sleep(0.0005)
+                continue
+            self.busy += self.now() - start
+        elapsed = self.now()
+        late = sum(when <= elapsed for when, _, _ in self.waiting)
+        self.ttft.sort(), self.tpot.sort()
+        options = self.bench.o
+        return dict(seed=options.seed, stretch=options.stretch, seconds=elapsed, busy_share=self.busy / elapsed,
+                    admitted=len(self.ttft), finished=len(self.tpot), arrived_not_admitted=late,
+                    decode_steps=self.steps, prompt_tokens=self.asked, hit_share=self.hits / max(1, self.asked),
+                    inside_cache_share=self.cache.spent / max(1e-9, self.busy),
+                    **{f"{name}_p{p}_ms": 1e3 * values[(len(values) - 1) * p // 100]
+                       for name, values in (("ttft", self.ttft), ("tpot", self.tpot)) for p in (50, 99) if values})
 
 
 def main():
@@ -323,6 +451,9 @@ def main():
     parser.add_argument("--model", default="llama-3-8b", choices=llama.SHAPES)
     parser.add_argument("--tables", default="inline")
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--repeats", type=int, default=3, help="counted runs of a point of prefix")
+    parser.add_argument("--eager", action="store_true", help="no recordings as CUDA graphs")
+    parser.add_argument("--stretch", type=float, default=3, help="of arrival times, as one GPU cannot carry the trace")
     parser.add_argument("--trace", default=str(HERE.parent.parent / "data/serving/mooncake-conversation.jsonl.gz"))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--commit", default="unknown")
@@ -336,11 +467,15 @@ def main():
             parser.error(f"--caches: {name} is none of {', '.join(KINDS)}")
     torch.manual_seed(options.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = False  # else a kernel more for every tensor made
     bench = Bench(options)
     bench.tell("run", "", commit=options.commit, arguments=sys.argv[1:], torch=torch.__version__, paged="Triton",
                gpu="" if bench.cpu else torch.cuda.get_device_name())
     for name in options.experiments.split(","):
         getattr(bench, name)()
+        bench.tell("recordings", "", experiment=name, fused=bench.model.fused, recorded=sorted(bench.model.pieces),
+                   not_recorded=bench.model.record_error)
+    bench.out.close()
     if bench.mb:
         moonbright_kv.close_device(bench.mb)
 

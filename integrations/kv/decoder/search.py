@@ -1,6 +1,17 @@
 # SPDX-License-Identifier: MIT
 """Decoding: prompts, greedy continuation, beam search; the same for every cache and for none."""
+import time
+
 import torch
+
+
+def _timed(cache, call, *arguments):
+    """The host's time of what attaches or maps is counted."""
+    begin = time.perf_counter()
+    try:
+        return call(*arguments)
+    finally:
+        cache.spent += time.perf_counter() - begin
 
 
 def step(model, cache, texts, seqs, counts):
@@ -10,19 +21,20 @@ def step(model, cache, texts, seqs, counts):
         tokens += text[len(text) - count:]
         positions += range(len(text) - count, len(text))
         last.append(len(tokens) - 1)
-    cache.grow(dict(zip(seqs, counts)))
+    _timed(cache, cache.grow, dict(zip(seqs, counts)))
 
-    def attend(layer, q, k, v):
-        return cache.attend(layer, seqs, counts, q, k, v)
+    def attend(layer, qkv, turn, out):
+        cache.attend(layer, seqs, counts, qkv, turn, out)
 
     return model.forward(tokens, positions, attend, last)
 
 
-def prefill(model, cache, prompt, share=True):
-    """(sequence, logits of the last prompt token, tokens found in the cache)"""
-    seq, hit = cache.begin(prompt, share)
+def prefill(model, cache, prompt, share=True, publish=True):
+    """(sequence, logits of the last prompt token, tokens found in the cache). Not published: cache.done() is due."""
+    seq, hit = _timed(cache, cache.begin, prompt, share)
     logits = step(model, cache, [prompt], [seq], [len(prompt) - hit])[0]
-    cache.done(seq, prompt)
+    if publish:
+        cache.done(seq, prompt)
     return seq, logits, hit
 
 
@@ -46,15 +58,19 @@ def greedy_uncached(model, prompt, count):
     return text[len(prompt):]
 
 
-def _choose(scores, logits, width):
-    """The `width` best continuations of one prompt's beams: (parents, tokens, scores)."""
-    total = scores[:, None] + logits.log_softmax(-1)
-    best = total.flatten().topk(width)
-    return (best.indices // logits.shape[1]).tolist(), (best.indices % logits.shape[1]).tolist(), best.values
+def _choose(scores, logits):
+    """The best continuations of every prompt's beams. scores [prompts, width], logits [prompts, width, vocabulary];
+    parents and tokens as lists of `width` per prompt, and the new scores."""
+    width, vocabulary = logits.shape[1:]
+    total = scores[:, :, None] + logits.log_softmax(-1)
+    best = total.flatten(1).topk(width)
+    both = torch.stack((best.indices // vocabulary, best.indices % vocabulary)).tolist()  # one wait for the device
+    return both[0], both[1], best.values
 
 
 def beam(model, cache, prompts, width, count, on_step=None):
-    """Beam search of all prompts together; the best text of each, without its prompt."""
+    """Beam search of all prompts together; the best text of each, without its prompt. Ends early if on_step(step) says
+    so by True; it is called before the first step and after each."""
     seqs, texts, scores = [], [], []
     for prompt in prompts:
         seq, logits, _ = prefill(model, cache, prompt)
@@ -63,18 +79,15 @@ def beam(model, cache, prompts, width, count, on_step=None):
         for i, token in enumerate(best.indices.tolist()):
             seqs.append(seq if i == 0 else cache.fork(seq))
             texts.append(list(prompt) + [token])
-    for _ in range(count - 1):
+    scores = torch.stack(scores)
+    for number in range(count):
+        if (on_step and on_step(number)) or number + 1 == count:
+            break
         logits = step(model, cache, texts, seqs, [1] * len(seqs))
-        parents, grown = [], []
-        for i in range(len(prompts)):
-            first = i * width
-            chosen, tokens, scores[i] = _choose(scores[i], logits[first:first + width], width)
-            parents += [first + p for p in chosen]
-            grown += [texts[first + p] + [t] for p, t in zip(chosen, tokens)]
+        chosen, tokens, scores = _choose(scores, logits.view(len(prompts), width, -1))
+        parents = [i * width + p for i, row in enumerate(chosen) for p in row]
+        texts = [texts[p] + [t] for p, t in zip(parents, (t for row in tokens for t in row))]
         cache.reorder(seqs, parents)
-        texts = grown
-        if on_step:
-            on_step()
     for seq in seqs:
         cache.end(seq)
     return [texts[i * width][len(prompt):] for i, prompt in enumerate(prompts)]
@@ -85,6 +98,6 @@ def beam_uncached(model, prompt, width, count):
     scores, texts = best.values, [list(prompt) + [t] for t in best.indices.tolist()]
     for _ in range(count - 1):
         logits = torch.stack([model.uncached(text) for text in texts])
-        chosen, tokens, scores = _choose(scores, logits, width)
-        texts = [texts[p] + [t] for p, t in zip(chosen, tokens)]
+        chosen, tokens, best = _choose(scores[None], logits[None])
+        texts, scores = [texts[p] + [t] for p, t in zip(chosen[0], tokens[0])], best[0]
     return texts[0][len(prompt):]

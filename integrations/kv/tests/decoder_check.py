@@ -42,8 +42,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 def ranges(group_layers=3, limit_blocks=64, triton=False):
     kv = moonbright_kv.Cache.on_host(
-        page_bytes=4096 * group_layers, layers=SHAPE.layers, kv_heads=SHAPE.kv_heads, head_dim=SHAPE.head_dim, element_bytes=4,
-        group_layers=group_layers, max_tokens=96, max_sequences=24, chunk_blocks=4,
+        page_bytes=4096 * group_layers, layers=SHAPE.layers, kv_heads=SHAPE.kv_heads, head_dim=SHAPE.head_dim,
+        element_bytes=4, group_layers=group_layers, max_tokens=96, max_sequences=24, chunk_blocks=4,
         limit_bytes=limit_blocks * 4096 * SHAPE.layers)
     return caches.Ranges(kv, torch.float32, triton)
 
@@ -188,37 +188,137 @@ def check_kernel():
     table = torch.arange(0, 48, dtype=torch.int32).reshape(3, 16) % 16
     q = torch.randn(3, heads, d)
     want = torch.stack([attention.attend_one(q[i:i + 1], x[:, 1, 0], x[:, 1, 1])[0] for i, x in enumerate(data)])
-    bases = [torch.tensor([x[0, 1, kind].data_ptr() for x in data]) for kind in (0, 1)]
+    base, offsets = torch.tensor([x.data_ptr() for x in data]), torch.arange(3) * (2 * kv_heads * d * 4)
+    counts = torch.tensor(lengths, dtype=torch.int32)
     for splits in (1, 3):
-        got = attention.decode_batch(q, torch.tensor(lengths, dtype=torch.int32), *bases, stride, kv_heads,
-                                     splits=splits)
+        got = attention.decode_batch(q, counts, base, offsets, 1, kv_heads * d, stride, kv_heads, splits=splits)
         torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     blocks = torch.randperm(27, generator=torch.Generator().manual_seed(seed % 1000))
-    pool = torch.zeros(2, 27, 4, kv_heads, d)
+    pool = torch.zeros(3, 2, 27, 4, kv_heads, d)
     table, used = torch.zeros(3, 16, dtype=torch.int32), 0
     for i, x in enumerate(data):
         for b in range(0, len(x), 4):
             table[i, b // 4] = blocks[used]
-            for kind in (0, 1):
-                pool[kind, blocks[used], :len(x[b:b + 4])] = x[b:b + 4, 1, kind]
+            pool[1, :, blocks[used], :len(x[b:b + 4])] = x[b:b + 4, 1].transpose(0, 1)
             used += 1
-    got = attention.decode_batch(q, torch.tensor(lengths, dtype=torch.int32), pool[0], pool[1], pool[0].stride(1),
-                                 kv_heads, table, 4, pool[0].stride(0), splits=2)
+    got = attention.decode_batch(q, counts, torch.full((3,), pool.data_ptr()), torch.arange(3) * pool.stride(0) * 4, 1,
+                                 pool.stride(1), kv_heads * d, kv_heads, table, 4, pool.stride(2), splits=2)
     torch.testing.assert_close(got, want, atol=1e-5, rtol=1e-5)
     print("ok   the kernel, interpreted: addresses and tables")
+    check_small_kernels()
     source, target = torch.randn(3, 5000), torch.zeros(3, 5000)
     attention.copy_batch([(target[i].data_ptr(), source[i].data_ptr(), n * 4) for i, n in enumerate((8, 5000, 128))],
                          "cpu")
     for i, n in enumerate((8, 5000, 128)):
         assert torch.equal(target[i, :n], source[i, :n]) and not target[i, n:].any()
+    fused = llama.Llama(SHAPE, torch.float32, "cpu", seed, fused=True)
     work = prompts(2, 21)
     want = [search.beam_uncached(MODEL, p, 2, 4) for p in work]
     for name, cache in (("ranges", ranges(1, triton=True)),
-                        ("paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4, triton=True))):
-        assert search.beam(MODEL, cache, work, 2, 4) == want, name
+                        ("paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4, triton=True)),
+                        ("concat", caches.Concat(SHAPE, fused=True))):
+        assert search.beam(fused, cache, work, 2, 4) == want, name
         print(f"ok   beams with the kernels, interpreted: {name}")
 
 
-for check in (check_greedy, check_beam, check_pressure, check_sleep, check_tokens, check_errors, check_kernel):
+def check_small_kernels():
+    """Rotate and store, SwiGLU, copies of blocks: each kernel against its plain form."""
+    from decoder import attention, kernels
+    up = torch.randn(5, 2 * 96)
+    torch.testing.assert_close(kernels.swiglu(up, True), kernels.swiglu(up, False))
+    for heads, kv_heads, d in ((4, 2, 16), (6, 3, 8), (4, 4, 32)):
+        qkv, positions = torch.randn(7, heads + 2 * kv_heads, d), torch.tensor([0, 5, 6, 1, 90, 2, 3])
+        angles = positions[:, None] * torch.rand(d // 2)
+        turn = kernels.Turn(angles.cos(), angles.sin(), positions)
+        want = kernels.turn_plain(qkv, turn, kv_heads)
+        for got, one in zip(kernels.turn_fused(qkv, turn, kv_heads), want):
+            torch.testing.assert_close(got, one)
+        cache = torch.zeros(3, 2, 11, kv_heads, d)  # layers, keys and values, places
+        places = torch.randperm(11)[:7]
+        place = kernels.Place(cache.data_ptr() + places * kv_heads * d * 4,
+                              torch.arange(3) * cache.stride(0) * 4, cache.stride(1))
+        torch.testing.assert_close(kernels.turn_and_store(qkv, turn, kv_heads, place, 2), want[0])
+        for kind in (0, 1):
+            torch.testing.assert_close(cache[2, kind, places], want[1 + kind])
+        assert not cache[:2].any() and int(cache[2].ne(0).any(-1).any(-1).sum()) == 14, "stored elsewhere too"
+    pool = torch.randn(6, 9, 4, 2, 8)
+    want = pool.clone()
+    want[:, [7, 0]] = want[:, [3, 8]]
+    attention.copy_blocks(pool, [(3, 7), (8, 0)])
+    assert torch.equal(pool, want)
+    print("ok   rotate and store, SwiGLU, copies of blocks, interpreted")
+
+
+def check_pieces():
+    """Buffers that are kept, for a rounded number of tokens, as recordings on a GPU use them."""
+    kept = llama.Llama(SHAPE, torch.float32, "cpu", seed, record=True)
+    work = prompts(4, 33)
+    for name, cache in all_caches():
+        for prompt in work:
+            got, _ = search.greedy(kept, cache, prompt, 8)
+            assert got == search.greedy_uncached(MODEL, prompt, 8), f"{name}: {got}"
+        wanted = [search.beam_uncached(MODEL, p, 2, 6) for p in work[:2]]
+        assert search.beam(kept, cache, work[:2], 2, 6) == wanted, name
+    assert set(kept.pieces) <= {16, 32, 64} and kept.pieces[16].rows == 16
+    print(f"ok   kept buffers of {sorted(kept.pieces)} tokens, all caches")
+
+
+def check_tail_copy():
+    """A fork copies the used part of the last block and no more, and only where both go on."""
+    for group_layers in (3, 1):
+        cache = ranges(group_layers)
+        shape = cache.kv.shape
+        for tokens in (shape.block_tokens, shape.block_tokens + 1, 2 * shape.block_tokens - 1):
+            seq, _ = cache.begin(prompts(1, 5)[0], share=False)
+            cache.grow({seq: tokens})
+            before = cache.kv.stats().copied_bytes
+            child = cache.fork(seq)
+            cache.grow({seq: 1, child: 1})
+            copied = cache.kv.stats().copied_bytes - before
+            assert copied == tokens % shape.block_tokens * shape.token_bytes, f"{copied} bytes for {tokens} tokens"
+            cache.end(seq)
+            cache.end(child)
+    print("ok   a fork copies the used part of the last block")
+
+
+def check_settle():
+    """A sequence that ended shows its pages until settle(): what TTFT is measured with must take them away first."""
+    cache = ranges()
+    prompt = prompts(1, 40)[0]
+    mapped = []
+    for settled in (False, False, True):
+        seq, hit = cache.begin(prompt)
+        before = cache.kv.stats().mapped_pages
+        cache.grow({seq: len(prompt) - hit})
+        mapped.append(cache.kv.stats().mapped_pages - before)
+        cache.done(seq, prompt)
+        cache.end(seq)
+        if settled or len(mapped) == 2:
+            cache.settle()
+    pages = -(-len(prompt) // cache.kv.shape.block_tokens) * cache.kv.shape.groups
+    assert mapped[1] < pages and mapped[2] == pages, f"{mapped} of {pages} pages"
+    print(f"ok   pages mapped for a prompt seen before: {mapped[1]}, after settle() {mapped[2]}")
+
+
+def check_paged_eviction():
+    """Published blocks are found by what is before them; the last blocks of a prefix go first."""
+    cache = caches.Paged(SHAPE, 12, torch.float32, "cpu", block=4)
+    text = prompts(1, 40)[0][:33]
+    seq, _ = cache.begin(text)
+    cache.grow({seq: 33})
+    cache.done(seq, text)
+    cache.end(seq)
+    assert cache.begin([text[0] + 1] + text[1:])[1] == 0
+    other, hit = cache.begin(text)
+    assert hit == 32
+    cache.end(other)
+    big, _ = cache.begin([7] * 24, share=False)
+    cache.grow({big: 24})  # six blocks: the four that are free and two of the prefix
+    assert cache.begin(text)[1] == 24
+    print("ok   paged: hits by chain, the last blocks evicted first")
+
+
+for check in (check_greedy, check_beam, check_pressure, check_sleep, check_tokens, check_errors, check_tail_copy,
+              check_settle, check_paged_eviction, check_pieces, check_kernel):
     check()
 print("PASS: decoder_check")

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The experiments' program on a CPU: every experiment tells something of every cache, and what it tells is possible.
+
+    bench_check.py LIBRARY-DIRECTORY
+
+Times are not looked at. Exit status 77: no PyTorch here.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+if os.environ.get("MB_SANITIZE"):
+    print("SKIP: bench_check: a plain python3 cannot load a library with sanitizers; test_kv_* have checked its source")
+    sys.exit(77)
+HERE = pathlib.Path(__file__).resolve().parent.parent
+LIBRARY = str(pathlib.Path(sys.argv[1]).resolve())
+KINDS = {"moonbright", "cuda-vmm", "paged", "concat"}
+RANGES = {"moonbright", "cuda-vmm"}
+WANTED = {"check": KINDS, "layout": RANGES, "attach": RANGES, "prefix": KINDS, "beam": KINDS, "long": KINDS,
+          "serve": KINDS}
+
+
+def run(*arguments):
+    """The lines of one run, without the first, which says what was run."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder) / "lines.jsonl"
+        command = [sys.executable, "-m", "decoder.bench", "--device", "cpu", "--model", "tiny", "--out", out]
+        done = subprocess.run([*command, *arguments], cwd=HERE, env={**os.environ, "MOONBRIGHT_LIB": LIBRARY},
+                              capture_output=True, text=True, check=False)
+        if done.returncode == 77:
+            print(done.stdout.strip().splitlines()[-1])
+            sys.exit(77)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()][1:]
+
+
+def check_all():
+    lines = run("--seconds", "2")
+    for what, kinds in WANTED.items():
+        told = [line for line in lines if line["what"] == what]
+        assert {line["cache"] for line in told} == kinds, f"{what}: {told}"
+        assert not any("failed" in line for line in told), told
+    for line in lines:
+        if line["what"] == "check":
+            assert line["greedy_equal"] and line["beam_equal"], line
+        if line["what"] == "prefix" and "left_out" not in line:
+            shared = line["share"] > 0 and line["cache"] != "concat"
+            assert (line["hit"] > 0) == shared and line["hit"] + line["computed"] == line["tokens"], line
+            # All pages of the prompt are mapped while the clock runs, those of the prefix too.
+            assert (line["mapped_pages"] > 0) == (line["cache"] in RANGES), line
+            assert 0 <= line["inside_cache_ms"] <= line["ttft_ms"] and len(line["all_ms"]) == 3, line
+        if line["what"] == "serve":
+            assert line["admitted"] == line["finished"] > 0 and line["decode_steps"] > 0, line
+    pages = {(line["tokens"], line["mapped_pages"]) for line in lines
+             if line["what"] == "prefix" and line["cache"] == "moonbright" and "left_out" not in line}
+    assert len(pages) == len({tokens for tokens, _ in pages}), f"mapped pages depend on the share: {pages}"
+    print(f"ok   {len(lines)} lines, every experiment of every cache")
+
+
+def check_no_time():
+    """Without time, what is left out is told, and the program ends."""
+    lines = run("--seconds", "0", "--experiments", "prefix,beam,long", "--caches", "moonbright,concat")
+    assert lines and all(line["what"] == "recordings" or line.get("left_out") == "time" for line in lines), lines
+    lines = run("--seconds", "0", "--experiments", "serve", "--caches", "paged")
+    assert lines[0]["what"] == "serve" and lines[0]["admitted"] == lines[0]["finished"], lines
+    print("ok   no time: all left out, and told")
+
+
+check_all()
+check_no_time()
+print("PASS: bench_check")
