@@ -8,19 +8,20 @@
  *
  *   1. stretch   the first and the last operation say whether the batch may be one; operations on
  *                ranges are looked at one by one
- *   2. prepare   pages that must show something do; what has to be put back on failure is saved
- *   3. change    records of pages, with the counts of the frames they show, as long as pages that
- *                must be empty are
- *   4. submit    vm takes it or not; then everything is put back
- *   5. settle    counts of what was shown before go down
+ *   2. fits      pages that must show something do, pages that must be empty are, frames are there
+ *   3. submit    vm takes it or not: then nothing has changed
+ *   4. settle    records of pages, counts of the frames that they show and of those they showed. The
+ *                device is at work meanwhile
  *
- * Nothing is refused in steps 1 to 3: whatever is wrong, or only unusual (aliases of blocks, pages
- * asleep, devices with access), is put back as it was and goes the general way, which has the words
- * for it.
+ * Lists of single pages that get frames, and aliases, are worked out in one loop that makes vm's
+ * list as well. So their records change before the batch is submitted; what has to be put back when
+ * vm refuses it is saved before.
+ *
+ * Nothing is refused here but by vm: whatever is wrong, or only unusual (aliases of blocks, pages
+ * asleep, devices with access), goes the general way, which has the words for it.
  *
  * Locking: the device's lock.
- * Cost: a loop over the pages' records in steps 2, 3 and 5 (a map of empty pages: in 3 alone), one
- * over the operations.
+ * Cost: a loop over the pages' records in step 2 and one or two in step 4, one over the operations.
  */
 #include "base/err.h"
 #include "runtime/access.h"
@@ -36,7 +37,8 @@ struct stretch {
     bool over;         /* maps that take the place of what is mapped there */
     struct reservation *where;
     uint32_t first, pages; /* of where */
-    uint32_t done;         /* pages that were given a frame, whose count is up */
+    uint32_t done;         /* early: pages that were given a frame, whose count is up */
+    bool early;            /* records change before the batch is submitted */
     const mb_pfn *pfns;    /* of the pages, for vm: the memory object's own list or mb__vmm.pfns */
 };
 
@@ -120,10 +122,11 @@ static inline bool in_line(const struct stretch *s, unsigned i)
            (s->kind == MB_UNMAP || op->prot == s->prot);
 }
 
-/* ------------------------------------------------------------------ prepare */
+/* ------------------------------------------------------------------ fits */
 
 /* All MAPPED, and unless `blocks` none an alias of a block, which would have to be awaited. */
-static bool all_mapped(const struct page *pages, uint32_t count, bool blocks)
+__attribute__((optimize("O3"))) static bool all_mapped(const struct page *pages, uint32_t count,
+                                                       bool blocks)
 {
     const uint32_t mask = PAGE_STATE | (blocks ? 0 : (uint32_t)PAGE_OF_BLOCK);
     const uint32_t mapped = page_word(PAGE_MAPPED, MB_PROT_NONE);
@@ -134,6 +137,145 @@ static bool all_mapped(const struct page *pages, uint32_t count, bool blocks)
     return !other;
 }
 
+__attribute__((optimize("O3"))) static bool all_empty(const struct page *pages, uint32_t count)
+{
+    uintptr_t owners = 0;
+
+    for (uint32_t i = 0; i < count; i++)
+        owners |= (uintptr_t)pages[i].owner;
+    return !owners;
+}
+
+static bool usable(const struct mb_device *dev, const struct mb_mem *mem)
+{
+    return mb__mem_known(dev, mem) && !mem->absent;
+}
+
+/* The frames of an operation on a range; NULL: they are not all there. */
+static const mb_pfn *frames_of(const struct mb_device *dev, const struct mb_map_op *op)
+{
+    uint64_t index = op->mem_offset / FRAME;
+
+    if (!usable(dev, op->mem) || op->mem_offset % FRAME || index > op->mem->count ||
+        op->bytes / FRAME > op->mem->count - index)
+        return NULL;
+    return op->mem->pfns + index;
+}
+
+static bool list_frames(struct mb_device *dev, struct stretch *s)
+{
+    struct mb__vmm *vmm = dev->vmm;
+    uint32_t at = 0;
+
+    if (s->count == 1) {
+        s->pfns = frames_of(dev, s->ops);
+        return s->pfns;
+    }
+    if (!MB_VEC_RESERVE(&vmm->pfns, s->pages))
+        return false;
+    s->pfns = vmm->pfns.data;
+    for (unsigned i = 0; i < s->count; i++) {
+        uint32_t count = (uint32_t)(s->ops[i].bytes / FRAME);
+        const mb_pfn *pfns = frames_of(dev, &s->ops[i]);
+
+        if (!pfns)
+            return false;
+        memcpy(vmm->pfns.data + at, pfns, count * sizeof(*pfns));
+        at += count;
+    }
+    return true;
+}
+
+static bool all_in_line(const struct stretch *s)
+{
+    for (unsigned i = 0; s->count > 1 && !s->ranges && i < s->count; i++)
+        if (!in_line(s, i))
+            return false;
+    return true;
+}
+
+static bool fits(struct mb_device *dev, struct stretch *s)
+{
+    const struct page *pages = pages_of(s);
+    bool good = s->kind == MB_MAP && !s->over ? all_empty(pages, s->pages)
+                                              : all_mapped(pages, s->pages, s->kind == MB_PROTECT);
+
+    return good && (s->kind == MB_MAP ? list_frames(dev, s) : all_in_line(s));
+}
+
+/* ------------------------------------------------------------------ settle */
+
+/* Counts of what pages showed before go down. */
+static void let_go(struct mb_device *dev, const struct page *old, uint32_t count)
+{
+    for (uint32_t i = 0, from; i < count;) {
+        struct mb_mem *mem = old[i].owner;
+        uint32_t *maps = mem->maps;
+
+        for (from = i; i < count && old[i].owner == mem; i++)
+            maps[page_index(&old[i])]--;
+        mem->shown -= i - from;
+        if (mem->released)
+            mb__mem_let_go(dev, mem, old + from, i - from);
+    }
+}
+
+/* Counts of the frames that an operation on a range shows go up. */
+__attribute__((optimize("O3"))) static void count_up(const struct mb_map_op *op)
+{
+    uint32_t *maps = op->mem->maps + op->mem_offset / FRAME;
+    uint32_t count = (uint32_t)(op->bytes / FRAME);
+
+    for (uint32_t i = 0; i < count; i++)
+        maps[i]++;
+    op->mem->shown += count;
+}
+
+static void fill_pages(struct page *restrict pages, const mb_pfn *restrict pfns, uint32_t count,
+                       struct mb_mem *mem, uint32_t word)
+{
+    for (uint32_t i = 0; i < count; i++)
+        pages[i] = (struct page){mem, word + i, pfns[i]};
+}
+
+/* Up, then down: a frame that merely moves is never let go. */
+static void settle_maps(struct mb_device *dev, const struct stretch *s)
+{
+    struct page *pages = pages_of(s);
+    const mb_pfn *pfns = s->pfns;
+
+    for (unsigned i = 0; i < s->count; i++)
+        count_up(&s->ops[i]);
+    if (s->over)
+        let_go(dev, pages, s->pages);
+    for (unsigned i = 0; i < s->count; i++) {
+        uint32_t count = (uint32_t)(s->ops[i].bytes / FRAME);
+        uint32_t first = (uint32_t)(s->ops[i].mem_offset / FRAME);
+
+        fill_pages(pages, pfns, count, s->ops[i].mem, page_word(PAGE_MAPPED, s->prot) | first);
+        pages += count;
+        pfns += count;
+    }
+}
+
+static void settle(struct mb_device *dev, const struct stretch *s)
+{
+    const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
+    struct page *pages = pages_of(s);
+
+    if (s->kind == MB_MAP) {
+        settle_maps(dev, s);
+    } else if (s->kind == MB_UNMAP) {
+        let_go(dev, pages, s->pages);
+        memset(pages, 0, s->pages * sizeof(*pages));
+    } else {
+        for (uint32_t i = 0; i < s->pages; i++)
+            pages[i].word = (pages[i].word & ~PAGE_PROT) | prot_word;
+    }
+}
+
+/* ------------------------------------------------------------------ early */
+
 /* Must the pages be empty? Then nothing has to be saved. */
 static bool from_empty(const struct stretch *s)
 {
@@ -142,59 +284,12 @@ static bool from_empty(const struct stretch *s)
 
 static bool prepare(struct mb__vmm *vmm, const struct stretch *s)
 {
+    if (!MB_VEC_RESERVE(&vmm->pfns, s->pages))
+        return false;
     if (from_empty(s))
         return MB_VEC_PUSH(&vmm->log, ((struct change){s->where, s->first, s->pages, true}));
-    return all_mapped(pages_of(s), s->pages, s->kind == MB_PROTECT) &&
+    return all_mapped(pages_of(s), s->pages, false) &&
            !mb__batch_note(vmm, s->where, s->first, s->pages);
-}
-
-/* ------------------------------------------------------------------ change */
-
-static bool usable(const struct mb_device *dev, const struct mb_mem *mem)
-{
-    return mb__mem_known(dev, mem) && !mem->absent;
-}
-
-/* One operation on a range, behind the s->done pages that have their frames. NULL: it is not in
- * order, or a page is not empty; else the frames. */
-static const mb_pfn *map_range(struct mb_device *dev, struct stretch *s, const struct mb_map_op *op)
-{
-    struct mb_mem *mem = op->mem;
-    uint64_t index = op->mem_offset / FRAME;
-    uint32_t word = page_word(PAGE_MAPPED, s->prot), count = (uint32_t)(op->bytes / FRAME), *maps;
-    struct page *pages = pages_of(s) + s->done;
-    const mb_pfn *pfns;
-    uint32_t i;
-
-    if (!usable(dev, mem) || op->mem_offset % FRAME || index > mem->count ||
-        count > mem->count - index)
-        return NULL;
-    pfns = mem->pfns + index;
-    maps = mem->maps + index;
-    word |= (uint32_t)index;
-    for (i = 0; i < count && (s->over || !pages[i].owner); i++) {
-        pages[i] = (struct page){mem, word + i, pfns[i]};
-        maps[i]++;
-    }
-    mem->shown += i;
-    s->done += i;
-    return i == count ? pfns : NULL;
-}
-
-static bool map_ranges(struct mb_device *dev, struct stretch *s)
-{
-    mb_pfn *list = dev->vmm->pfns.data;
-
-    s->pfns = list;
-    for (unsigned i = 0; i < s->count; i++) {
-        uint32_t before = s->done;
-        const mb_pfn *pfns = map_range(dev, s, &s->ops[i]);
-
-        if (!pfns)
-            return false;
-        memcpy(list + before, pfns, (s->done - before) * sizeof(*pfns));
-    }
-    return true;
 }
 
 /* Operations from s->done on, as long as they map frames of this object. */
@@ -304,34 +399,10 @@ static bool alias_list(struct mb_device *dev, struct stretch *s)
     return true;
 }
 
-/* Protect and unmap. */
-static bool change_pages(struct stretch *s)
-{
-    const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
-    struct page *pages = pages_of(s);
-
-    for (unsigned i = 0; s->count > 1 && !s->ranges && i < s->count; i++)
-        if (!in_line(s, i))
-            return false;
-    if (s->kind == MB_UNMAP)
-        memset(pages, 0, s->pages * sizeof(*pages));
-    for (uint32_t i = 0; s->kind == MB_PROTECT && i < s->pages; i++)
-        pages[i].word = (pages[i].word & ~PAGE_PROT) | prot_word;
-    return true;
-}
-
 static bool change(struct mb_device *dev, struct stretch *s)
 {
-    if (s->kind == MB_UNMAP || s->kind == MB_PROTECT)
-        return change_pages(s);
-    if (s->kind == MB_MAP && s->count == 1) {
-        s->pfns = map_range(dev, s, s->ops);
-        return s->pfns;
-    }
-    if (!MB_VEC_RESERVE(&dev->vmm->pfns, s->pages))
-        return false;
     if (s->kind == MB_MAP)
-        return s->ranges ? map_ranges(dev, s) : map_list(dev, s);
+        return map_list(dev, s);
     return s->count == 1 ? alias_range(dev, s) : alias_list(dev, s);
 }
 
@@ -352,21 +423,6 @@ static void put_back(struct mb__vmm *vmm, const struct stretch *s)
 
 /* ------------------------------------------------------------------ submission */
 
-/* Counts of what pages showed before go down. */
-static void let_go(struct mb_device *dev, const struct page *old, uint32_t count)
-{
-    for (uint32_t i = 0, from; i < count;) {
-        struct mb_mem *mem = old[i].owner;
-        uint32_t *maps = mem->maps;
-
-        for (from = i; i < count && old[i].owner == mem; i++)
-            maps[page_index(&old[i])]--;
-        mem->shown -= i - from;
-        if (mem->released)
-            mb__mem_let_go(dev, mem, old + from, i - from);
-    }
-}
-
 static enum mb_err submit(struct mb_device *dev, const struct stretch *s, struct mb__stream *stream,
                           bool host)
 {
@@ -384,15 +440,27 @@ static enum mb_err submit(struct mb_device *dev, const struct stretch *s, struct
     struct mb_hw_fence fence = {0};
     enum mb_err err = mb__pte_pop(dev->vm, stream->hw, &op, 1, &fence);
 
-    if (err) {
+    if (err && s->early)
         put_back(vmm, s);
+    if (err)
         return err;
-    }
     s->where->generation = ++dev->generation;
-    if (s->kind != MB_PROTECT)
+    if (s->early)
         let_go(dev, vmm->saved.data, (uint32_t)vmm->saved.count);
+    else
+        settle(dev, s);
     MB_VEC_CLEAR(&vmm->log);
     return host ? dev->hw->ops->fence_wait_host(dev->hw, fence, 0) : MB_OK;
+}
+
+static bool change_early(struct mb_device *dev, struct stretch *s)
+{
+    if (!prepare(dev->vmm, s))
+        return false;
+    if (change(dev, s))
+        return true;
+    put_back(dev->vmm, s);
+    return false;
 }
 
 bool mb__batch_plain(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
@@ -400,12 +468,11 @@ bool mb__batch_plain(struct mb_device *dev, const struct mb_map_op *ops, unsigne
 {
     struct stretch s;
 
-    if (!find_stretch(dev, ops, count, &s) || !prepare(dev->vmm, &s))
+    if (!find_stretch(dev, ops, count, &s))
         return false;
-    if (!change(dev, &s)) {
-        put_back(dev->vmm, &s);
+    s.early = s.kind == MB_ALIAS || (s.kind == MB_MAP && s.count > 1 && !s.ranges);
+    if (!(s.early ? change_early(dev, &s) : fits(dev, &s)))
         return false;
-    }
     *err = submit(dev, &s, stream, host);
     return true;
 }

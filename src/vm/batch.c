@@ -13,6 +13,7 @@
  *                write · BARRIER · [INVALIDATE]            slots that get one
  *   5. submit    all or nothing; on failure record, references and oracle go back.
  *   6. commit    groups' states, windows' last fences; references of old frames wait for the fence.
+ *   7. poll      what earlier batches wait for, while the device is at work.
  *
  * A remap clears before it writes, so that no address is mapped twice without an invalidate
  * between.
@@ -719,7 +720,6 @@ enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const str
     err = mb__vm_usable(vm);
     if (err)
         goto out;
-    mb__poll(vm);
     start(vm);
     err = record(vm, ops, count);
     if (err)
@@ -729,7 +729,9 @@ enum mb_err mb__pte_pop(struct mb_vm *vm, struct mb_hw_stream *stream, const str
     if (err) {
         undo_record(vm);
         intend(vm, ops, count);
+        goto out;
     }
+    mb__poll(vm); /* behind the submission: the device is at work meanwhile */
 out:
     mb__unlock(&vm->lock);
     return err;
