@@ -4,7 +4,7 @@
  *
  * MoonBright itself runs through its public interface, on the software GPU unless told otherwise;
  * the other policies are models (models/model.h) and marked so; what PyTorch reported when the
- * traces were recorded stands below its models.
+ * traces were recorded, and what the driver's pool held when it was given them, stands below.
  */
 #include "bench.h"
 #include "config.h"
@@ -220,17 +220,23 @@ static int run_moonbright(struct frag *frag, struct trace_reader *reader, const 
     return CLI_OK;
 }
 
-/* What PyTorch reported: for the bundled traces as they are. */
-static void show_recorded(struct frag *frag, const char *trace, const char *name, uint64_t granted,
-                          uint64_t reserved, double efficiency)
+/* What was measured elsewhere, and by whom: for the bundled traces as they are. */
+struct measured {
+    const char *name, *label;
+    uint64_t allocated, granted; /* UINT64_MAX: not known */
+    uint64_t reserved;
+    double efficiency;
+};
+
+static void show_measured(struct frag *frag, const char *trace, const struct measured *m)
 {
     struct frag_row row = {.trace = trace,
-                           .policy = name,
+                           .policy = m->name,
                            .mark = "(measured)",
-                           .allocated_bytes = UINT64_MAX,
-                           .granted_bytes = granted,
-                           .reserved_bytes = reserved,
-                           .efficiency = efficiency,
+                           .allocated_bytes = m->allocated,
+                           .granted_bytes = m->granted,
+                           .reserved_bytes = m->reserved,
+                           .efficiency = m->efficiency,
                            .driver_calls = UINT64_MAX,
                            .failed_requests = UINT64_MAX};
 
@@ -238,11 +244,43 @@ static void show_recorded(struct frag *frag, const char *trace, const char *name
         print_row(&row);
         return;
     }
-    json_head(&frag->json, trace, name, false, "measured by PyTorch 2.11 on one H200");
-    json_u64(&frag->json, "peak_granted_bytes", granted);
-    json_u64(&frag->json, "peak_reserved_bytes", reserved);
-    json_double(&frag->json, "efficiency_granted", efficiency);
+    json_head(&frag->json, trace, m->name, false, m->label);
+    if (m->allocated != UINT64_MAX)
+        json_u64(&frag->json, "peak_allocated_bytes", m->allocated);
+    if (m->granted != UINT64_MAX)
+        json_u64(&frag->json, "peak_granted_bytes", m->granted);
+    json_u64(&frag->json, "peak_reserved_bytes", m->reserved);
+    json_double(&frag->json, m->allocated != UINT64_MAX ? "efficiency" : "efficiency_granted",
+                m->efficiency);
     json_end_object(&frag->json);
+}
+
+/* By name and, as other traces may have that name too, by the most that was asked for. */
+static void show_recorded(struct frag *frag, const char *trace, uint64_t asked)
+{
+    struct recorded_result r;
+    struct measured m = {.label = "measured by PyTorch 2.11 on one H200", .allocated = UINT64_MAX};
+
+    /* PyTorch reports GiB with two decimals, of sizes that it has rounded up. */
+    if (data_recorded(trace, &r) && asked > r.allocated_bytes / 100 * 95 &&
+        asked <= r.allocated_bytes / 100 * 105) {
+        m.granted = r.allocated_bytes;
+        m.name = "PyTorch, default";
+        m.reserved = r.reserved_bytes;
+        m.efficiency = r.efficiency;
+        show_measured(frag, trace, &m);
+        m.name = "PyTorch, expandable";
+        m.reserved = r.reserved_expandable_bytes;
+        m.efficiency = r.efficiency_expandable;
+        show_measured(frag, trace, &m);
+    }
+    if (data_recorded_pool(trace, &m.allocated, &m.reserved) && asked == m.allocated) {
+        m.name = "CUDA's pool";
+        m.label = "measured on one H200, driver 580.159.04";
+        m.granted = UINT64_MAX;
+        m.efficiency = (double)m.allocated / (double)m.reserved;
+        show_measured(frag, trace, &m);
+    }
 }
 
 /* ------------------------------------------------------------------ the bench */
@@ -250,9 +288,9 @@ static void show_recorded(struct frag *frag, const char *trace, const char *name
 /* Returns an enum cli_exit for what ends the bench; a policy's failure does not. */
 static int run_trace(struct frag *frag, const char *path)
 {
-    struct recorded_result recorded;
     char buffer[64];
     const char *trace = short_name(path, buffer, sizeof(buffer));
+    uint64_t asked = 0;
 
     for (unsigned i = 0; i < frag->policy_count; i++) {
         const char *policy = frag->policy[i];
@@ -265,16 +303,13 @@ static int run_trace(struct frag *frag, const char *path)
             code = run_model(frag, reader, trace, policy);
         else
             code = run_moonbright(frag, reader, trace, policy);
+        asked = trace_info(reader)->requested_peak_bytes;
         trace_close(reader);
         if (code == CLI_BAD_INPUT)
             return code;
     }
-    if (!frag->streams && !frag->limit_bytes && data_recorded(trace, &recorded)) {
-        show_recorded(frag, trace, "PyTorch, default", recorded.allocated_bytes,
-                      recorded.reserved_bytes, recorded.efficiency);
-        show_recorded(frag, trace, "PyTorch, expandable", recorded.allocated_bytes,
-                      recorded.reserved_expandable_bytes, recorded.efficiency_expandable);
-    }
+    if (!frag->streams && !frag->limit_bytes)
+        show_recorded(frag, trace, asked);
     return CLI_OK;
 }
 
@@ -323,9 +358,10 @@ static void print_foot(const struct frag *frag)
     char text[CLI_NUMBER_MAX];
 
     printf("\nallocated: what the trace asked for; granted: after the policy's rounding; reserved: "
-           "all bytes\nheld from the driver; alloc/res: their ratio, for measured rows granted by "
-           "reserved.\n" MODEL_MARK
-           " rows are calculated from the policy's published rules; MoonBright ran%s.\n",
+           "all bytes\nheld from the driver; alloc/res: their ratio, for PyTorch's measured rows "
+           "granted "
+           "by reserved.\n" MODEL_MARK
+           " rows are calculated from the policy's rules (doc/models.md); MoonBright ran%s.\n",
            frag->device.backend && strcmp(frag->device.backend, "sim") != 0
                ? " on the chosen backend"
                : " on the software GPU");

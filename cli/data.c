@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "data.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,6 +81,34 @@ bool data_recorded(const char *trace, struct recorded_result *out)
         out->allocated_bytes = from_gib(allocated);
         out->reserved_bytes = from_gib(reserved);
         out->reserved_expandable_bytes = from_gib(expandable);
+        found = true;
+    }
+    fclose(file);
+    return found;
+}
+
+bool data_recorded_pool(const char *trace, uint64_t *allocated_bytes, uint64_t *reserved_bytes)
+{
+    char path[PATH_BYTES];
+    char line[256];
+    FILE *file;
+    bool found = false;
+
+    if (!data_find("torch/recorded-pool.csv", path, sizeof(path)))
+        return false;
+    file = fopen(path, "r");
+    if (!file)
+        return false;
+    while (!found && fgets(line, sizeof(line), file)) {
+        char name[64];
+        uint64_t allocated = 0;
+        uint64_t reserved = 0;
+
+        if (sscanf(line, "%63[^,],%" SCNu64 ",%" SCNu64, name, &allocated, &reserved) != 3 ||
+            !reserved || strcmp(name, trace) != 0)
+            continue;
+        *allocated_bytes = allocated;
+        *reserved_bytes = reserved;
         found = true;
     }
     fclose(file);

@@ -26,4 +26,10 @@ struct recorded_result {
 /* From the bundled torch/recorded.csv. false if the trace is not in it or it cannot be read. */
 bool data_recorded(const char *trace, struct recorded_result *out);
 
+/*
+ * What the driver's own pool held when it was given a bundled trace: peaks, in bytes. From the
+ * bundled torch/recorded-pool.csv; false as above, with the outputs untouched.
+ */
+bool data_recorded_pool(const char *trace, uint64_t *allocated_bytes, uint64_t *reserved_bytes);
+
 #endif

@@ -342,7 +342,7 @@ static void efficiency_charts(FILE *out, const struct figures *set)
         card_begin(out, traces[t], FIGURE_KINDS);
         svg_bars(out, &c);
         fputs("<p>peak allocated ÷ peak held; 100% is no waste. «model»: calculated from the "
-              "published rules of that allocator.</p></div>\n",
+              "rules of that allocator (doc/models.md).</p></div>\n",
               out);
     }
 }

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/data.h"
 #include "cli/json_read.h"
 #include "cli/trace/trace.h"
 #include "model_fixture.h"
@@ -327,7 +328,12 @@ TEST(the_peaks_of_the_traces_are_the_pools)
     struct results results;
     const struct json_value *line;
     unsigned traces = 0;
+    uint64_t allocated = 0;
+    uint64_t reserved = 0;
+    char data[4096];
 
+    source_path(data, sizeof(data), "data");
+    CHECK(!setenv("MOONBRIGHT_DATA", data, 1));
     open_results(&results, "bench/results/pool-h200.jsonl");
     while ((line = next_line(&results))) {
         struct answers answers;
@@ -336,6 +342,10 @@ TEST(the_peaks_of_the_traces_are_the_pools)
             continue;
         replay(json_string(line, "trace", ""), &answers);
         CHECK_EQ(answers.peak_bytes, (uint64_t)json_number(line, "peak_reserved_bytes", 0));
+        /* What bench frag shows as measured. */
+        CHECK(data_recorded_pool(json_string(line, "trace", ""), &allocated, &reserved));
+        CHECK_EQ(allocated, (uint64_t)json_number(line, "peak_allocated_bytes", 0));
+        CHECK_EQ(reserved, answers.peak_bytes);
         traces++;
     }
     close_results(&results);
