@@ -72,6 +72,8 @@ class Bench:
         return 1 << 28 if self.cpu else int(torch.cuda.mem_get_info()[0] * 0.8)
 
     def make(self, *arguments, **named):
+        if not self.cpu:
+            torch.cuda.empty_cache()  # what room() is to find
         self.made.append(self._make(*arguments, **named))
         return self.made[-1]
 
@@ -104,6 +106,8 @@ class Bench:
             for seq in list(cache.lengths):
                 cache.end(seq)
             cache.kv.close()
+        else:
+            cache.clear()  # whoever still has the name must not hold the memory
         if self.mb:
             moonbright_kv.trim_device(self.mb)
         gc.collect()

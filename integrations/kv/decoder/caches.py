@@ -314,6 +314,9 @@ class Paged(Cache):
             self._drop(block)
         del self.lengths[seq]
 
+    def clear(self):
+        self.pool = self.step = None
+
 
 class Concat(Cache):
     """Tensors [tokens, kv_heads, head_dim] that grow by concatenation; nothing is shared.
@@ -391,3 +394,6 @@ class Concat(Cache):
     def end(self, seq):
         self._scatter()
         del self.held[seq]
+
+    def clear(self):
+        self.held, self.batch = {}, ([], None)
