@@ -13,6 +13,9 @@
  *   4. settle    records of pages, counts of the frames that they show and of those they showed. The
  *                device is at work meanwhile
  *
+ * A batch of a few such stretches that have no page in common, as of sequences that end and begin,
+ * goes the same way, as one batch of as many operations.
+ *
  * Lists of single pages that get frames, and aliases, are worked out in one loop that makes vm's
  * list as well. So their records change before the batch is submitted; what has to be put back when
  * vm refuses it is saved before.
@@ -26,6 +29,8 @@
 #include "base/err.h"
 #include "runtime/access.h"
 #include "runtime/vmm_records.h"
+
+enum { STRETCHES = 16 }; /* of a batch, at most: each is compared with each */
 
 /* The batch, as far as it is one. */
 struct stretch {
@@ -57,21 +62,39 @@ static struct page *pages_of(const struct stretch *s)
     return &s->where->pages[s->first];
 }
 
-/* Operations on ranges in a row that do the same: how many bytes they have; 0: they are not. */
-static uint64_t in_a_row(const struct mb_map_op *ops, unsigned count)
+/* How many of the operations, from the first on, do the same on ranges in a row; *bytes: of those. */
+static unsigned in_a_row(const struct mb_map_op *ops, unsigned count, uint64_t *bytes)
 {
-    uint64_t bytes = 0;
+    unsigned i;
 
-    if (ops->kind == MB_ALIAS)
-        return 0;
-    for (unsigned i = 0; i < count; i++) {
-        if (ops[i].kind != ops->kind || addr_of(&ops[i]) != addr_of(ops) + bytes || !ops[i].bytes ||
-            ops[i].bytes % FRAME || ops[i].bytes > UINT64_MAX - bytes ||
+    *bytes = 0;
+    for (i = 0; i < count; i++) {
+        if (ops[i].kind != ops->kind || addr_of(&ops[i]) != addr_of(ops) + *bytes ||
+            !ops[i].bytes || ops[i].bytes % FRAME || ops[i].bytes > UINT64_MAX - *bytes ||
             (ops->kind != MB_UNMAP && ops[i].prot != ops->prot))
-            return 0;
-        bytes += ops[i].bytes;
+            break;
+        *bytes += ops[i].bytes;
     }
-    return bytes;
+    return i;
+}
+
+/* All that can be said of operations that do the same without a look at pages. */
+static bool in_order(const struct mb_map_op *first, uint64_t bytes)
+{
+    return bytes && (addr_of(first) | bytes) % FRAME == 0 && (unsigned)first->kind <= MB_PROTECT &&
+           (first->kind == MB_UNMAP || prot_ok(first->prot));
+}
+
+static bool find_pages(struct mb_device *dev, struct stretch *s, uint64_t bytes)
+{
+    uint64_t addr = addr_of(s->ops);
+
+    s->where = find(dev, addr, bytes);
+    if (!s->where)
+        return false;
+    s->first = (uint32_t)((addr - s->where->va.addr) / FRAME);
+    s->pages = (uint32_t)(bytes / FRAME);
+    return true;
 }
 
 /* Of a list of pages no more than three operations are looked at: the others are compared when they
@@ -91,12 +114,11 @@ static bool find_stretch(struct mb_device *dev, const struct mb_map_op *ops, uns
     addr = addr_of(first);
     ranges =
         count > 1 && (first->bytes != FRAME || addr_of(&first[count - 1]) != addr + bytes - FRAME);
-    if (ranges)
-        bytes = in_a_row(first, count);
+    if (ranges && (first->kind == MB_ALIAS || in_a_row(first, count, &bytes) < count))
+        return false;
     if (over && (ops[0].va != first->va || ops[0].bytes != bytes))
         return false;
-    if (!bytes || (addr | bytes) % FRAME || (unsigned)first->kind > MB_PROTECT ||
-        (first->kind != MB_UNMAP && !prot_ok(first->prot)))
+    if (!in_order(first, bytes))
         return false;
     *s = (struct stretch){.ops = first,
                           .count = count,
@@ -104,12 +126,7 @@ static bool find_stretch(struct mb_device *dev, const struct mb_map_op *ops, uns
                           .kind = first->kind,
                           .prot = first->prot,
                           .over = over};
-    s->where = find(dev, addr, bytes);
-    if (!s->where)
-        return false;
-    s->first = (uint32_t)((addr - s->where->va.addr) / FRAME);
-    s->pages = (uint32_t)(bytes / FRAME);
-    return true;
+    return find_pages(dev, s, bytes);
 }
 
 /* Operation `i` of a list does with page `i` what the first one does with the first page. */
@@ -165,23 +182,22 @@ static const mb_pfn *frames_of(const struct mb_device *dev, const struct mb_map_
 static bool list_frames(struct mb_device *dev, struct stretch *s)
 {
     struct mb__vmm *vmm = dev->vmm;
-    uint32_t at = 0;
 
     if (s->count == 1) {
         s->pfns = frames_of(dev, s->ops);
         return s->pfns;
     }
-    if (!MB_VEC_RESERVE(&vmm->pfns, s->pages))
+    if (!MB_VEC_RESERVE(&vmm->pfns, vmm->pfns.count + s->pages))
         return false;
-    s->pfns = vmm->pfns.data;
+    s->pfns = vmm->pfns.data + vmm->pfns.count;
     for (unsigned i = 0; i < s->count; i++) {
         uint32_t count = (uint32_t)(s->ops[i].bytes / FRAME);
         const mb_pfn *pfns = frames_of(dev, &s->ops[i]);
 
         if (!pfns)
             return false;
-        memcpy(vmm->pfns.data + at, pfns, count * sizeof(*pfns));
-        at += count;
+        memcpy(vmm->pfns.data + vmm->pfns.count, pfns, count * sizeof(*pfns));
+        vmm->pfns.count += count;
     }
     return true;
 }
@@ -258,20 +274,28 @@ static void settle_maps(struct mb_device *dev, const struct stretch *s)
     }
 }
 
-static void settle(struct mb_device *dev, const struct stretch *s)
+static void settle_rest(struct mb_device *dev, const struct stretch *s)
 {
     const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
     struct page *pages = pages_of(s);
 
-    if (s->kind == MB_MAP) {
-        settle_maps(dev, s);
-    } else if (s->kind == MB_UNMAP) {
+    if (s->kind == MB_UNMAP) {
         let_go(dev, pages, s->pages);
         memset(pages, 0, s->pages * sizeof(*pages));
     } else {
         for (uint32_t i = 0; i < s->pages; i++)
             pages[i].word = (pages[i].word & ~PAGE_PROT) | prot_word;
     }
+}
+
+static void settle_all(struct mb_device *dev, const struct stretch *list, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (list[i].kind == MB_MAP)
+            settle_maps(dev, &list[i]);
+    for (unsigned i = 0; i < count; i++)
+        if (list[i].kind != MB_MAP)
+            settle_rest(dev, &list[i]);
 }
 
 /* ------------------------------------------------------------------ early */
@@ -423,32 +447,43 @@ static void put_back(struct mb__vmm *vmm, const struct stretch *s)
 
 /* ------------------------------------------------------------------ submission */
 
-static enum mb_err submit(struct mb_device *dev, const struct stretch *s, struct mb__stream *stream,
-                          bool host)
+static struct mb_vm_op vm_op(const struct mb_device *dev, const struct stretch *s)
 {
     static const enum mb_vm_op_kind kinds[] = {[MB_MAP] = MB_VM_MAP,
                                                [MB_UNMAP] = MB_VM_UNMAP,
                                                [MB_ALIAS] = MB_VM_MAP,
                                                [MB_PROTECT] = MB_VM_PROTECT};
-    struct mb__vmm *vmm = dev->vmm;
-    struct mb_vm_op op = {.kind = kinds[s->kind],
-                          .prot = s->prot,
-                          .cap = mb__owner_cap(dev->vm, OWNER),
-                          .va = mb__va_add(s->where->va, s->first * FRAME),
-                          .frames = s->pages,
-                          .pfns = s->pfns};
-    struct mb_hw_fence fence = {0};
-    enum mb_err err = mb__pte_pop(dev->vm, stream->hw, &op, 1, &fence);
 
-    if (err && s->early)
-        put_back(vmm, s);
+    return (struct mb_vm_op){.kind = kinds[s->kind],
+                             .prot = s->prot,
+                             .cap = mb__owner_cap(dev->vm, OWNER),
+                             .va = mb__va_add(s->where->va, s->first * FRAME),
+                             .frames = s->pages,
+                             .pfns = s->pfns};
+}
+
+static enum mb_err submit(struct mb_device *dev, const struct stretch *list, unsigned count,
+                          struct mb__stream *stream, bool host)
+{
+    struct mb__vmm *vmm = dev->vmm;
+    struct mb_vm_op ops[STRETCHES];
+    struct mb_hw_fence fence = {0};
+    enum mb_err err;
+
+    for (unsigned i = 0; i < count; i++)
+        ops[i] = vm_op(dev, &list[i]);
+    err = mb__pte_pop(dev->vm, stream->hw, ops, count, &fence);
+    if (err && list->early)
+        put_back(vmm, list);
     if (err)
         return err;
-    s->where->generation = ++dev->generation;
-    if (s->early)
+    dev->generation++;
+    for (unsigned i = 0; i < count; i++)
+        list[i].where->generation = dev->generation;
+    if (list->early)
         let_go(dev, vmm->saved.data, (uint32_t)vmm->saved.count);
     else
-        settle(dev, s);
+        settle_all(dev, list, count);
     MB_VEC_CLEAR(&vmm->log);
     return host ? dev->hw->ops->fence_wait_host(dev->hw, fence, 0) : MB_OK;
 }
@@ -463,16 +498,70 @@ static bool change_early(struct mb_device *dev, struct stretch *s)
     return false;
 }
 
+/* ------------------------------------------------------------------ several */
+
+/* Have two of the stretches a page in common? */
+static bool overlap(const struct stretch *list, unsigned count)
+{
+    for (unsigned i = 1; i < count; i++)
+        for (unsigned k = 0; k < i; k++)
+            if (list[i].where == list[k].where && list[i].first < list[k].first + list[k].pages &&
+                list[k].first < list[i].first + list[i].pages)
+                return true;
+    return false;
+}
+
+/* Returns how many stretches the batch is made of; 0: of anything else, or of too many. */
+static unsigned find_several(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
+                             struct stretch *list)
+{
+    unsigned found = 0;
+    size_t pages = 0;
+
+    if (mb__access_any(dev))
+        return 0;
+    for (unsigned at = 0, part; at < count; at += part) {
+        struct stretch *s = &list[found];
+        uint64_t bytes;
+
+        part = in_a_row(ops + at, count - at, &bytes);
+        if (found == STRETCHES || ops[at].kind == MB_ALIAS || !in_order(&ops[at], bytes))
+            return 0;
+        *s = (struct stretch){.ops = ops + at,
+                              .count = part,
+                              .ranges = true,
+                              .kind = ops[at].kind,
+                              .prot = ops[at].prot};
+        if (!find_pages(dev, s, bytes))
+            return 0;
+        pages += s->pages;
+        found++;
+    }
+    /* At once, as each keeps a pointer to its part. */
+    if (overlap(list, found) || !MB_VEC_RESERVE(&dev->vmm->pfns, pages))
+        return 0;
+    for (unsigned i = 0; i < found; i++)
+        if (!fits(dev, &list[i]))
+            return 0;
+    return found;
+}
+
 bool mb__batch_plain(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,
                      struct mb__stream *stream, bool host, enum mb_err *err)
 {
-    struct stretch s;
+    struct stretch list[STRETCHES];
+    unsigned found = 1;
 
-    if (!find_stretch(dev, ops, count, &s))
+    if (find_stretch(dev, ops, count, list)) {
+        list->early =
+            list->kind == MB_ALIAS || (list->kind == MB_MAP && list->count > 1 && !list->ranges);
+        if (!(list->early ? change_early(dev, list) : fits(dev, list)))
+            return false;
+    } else {
+        found = find_several(dev, ops, count, list);
+    }
+    if (!found)
         return false;
-    s.early = s.kind == MB_ALIAS || (s.kind == MB_MAP && s.count > 1 && !s.ranges);
-    if (!(s.early ? change_early(dev, &s) : fits(dev, &s)))
-        return false;
-    *err = submit(dev, &s, stream, host);
+    *err = submit(dev, list, found, stream, host);
     return true;
 }

@@ -322,6 +322,69 @@ TEST(one_of_the_ranges_is_not_as_the_others)
     tear_down(&s);
 }
 
+/* One ends, one begins, one changes, and one moves: pages 0 to 3, 8 to 11, 4 to 7 and 12 to 15. */
+static unsigned several(const struct scene *s, struct mb_map_op *ops)
+{
+    ops[0] = (struct mb_map_op){.kind = MB_UNMAP, .va = s->va, .bytes = 4 * s->page};
+    ops[1] = map_op(s, page_at(s, s->va, 8), s->mem, 0, 4);
+    ops[2] = map_op(s, page_at(s, s->va, 12), s->mem, 6, 2);
+    ops[3] = map_op(s, page_at(s, s->va, 14), s->mem, 3, 2);
+    ops[4] = map_op(s, page_at(s, s->va, 4), NULL, 0, 4);
+    ops[4].kind = MB_PROTECT;
+    ops[4].prot = MB_PROT_READ;
+    return 5;
+}
+
+static void expect_several(const struct scene *s)
+{
+    static const unsigned frame[PAGES] = {0, 1, 2, 3, 6, 7, 3, 4};
+    enum mb_prot prot = MB_PROT_NONE;
+
+    expect_empty(s, s->va, 4);
+    expect(s, page_at(s, s->va, PAGES), frame);
+    RT_OK(mb_verify_async(s->dev, page_at(s, s->va, 5), 4096, 6, s->stream));
+    RT_OK(mb_mem_get_access(s->dev, page_at(s, s->va, 7), s->dev, &prot));
+    CHECK_EQ(prot, MB_PROT_READ);
+    RT_OK(mb_check(s->dev));
+}
+
+TEST(stretches_without_a_page_in_common)
+{
+    struct scene s = set_up("backend:sim,device_memory:128m");
+    struct mb_map_op ops[6], whole = map_op(&s, s.va, s.mem, 0, PAGES);
+    mb_mem gone = NULL;
+    unsigned count;
+    uint64_t before;
+
+    RT_OK(apply(&s, &whole, 1));
+    count = several(&s, ops);
+    ops[4].bytes += s.page; /* one page is begun and changed: the general way, which is right too */
+    RT_OK(apply(&s, ops, count));
+    unmap(&s, page_at(&s, s.va, 4), 3 * PAGES / 2);
+    RT_OK(apply(&s, &whole, 1));
+    count = several(&s, ops);
+    ops[1].mem_offset = 5 * s.page; /* there are no four frames from there */
+    CHECK_EQ(apply(&s, ops, count), MB_ERR_INVALID);
+    expect(&s, s.va, straight);
+    count = several(&s, ops);
+    RT_OK(apply(&s, ops, count));
+    expect_several(&s);
+    unmap(&s, page_at(&s, s.va, 4), 3 * PAGES / 2);
+    /* The last pages of an object whose handle is gone make room for others. */
+    before = rt_stats(s.dev).allocated_bytes;
+    RT_OK(mb_mem_create(s.dev, 4 * s.page, &gone));
+    ops[0] = map_op(&s, s.va, gone, 0, 4);
+    RT_OK(apply(&s, ops, 1));
+    RT_OK(mb_mem_release(s.dev, gone));
+    whole = map_op(&s, page_at(&s, s.va, 4), s.mem, 0, 4);
+    RT_OK(apply(&s, &whole, 1));
+    RT_OK(apply(&s, ops, several(&s, ops)));
+    CHECK_EQ(rt_stats(s.dev).allocated_bytes, before);
+    RT_OK(mb_check(s.dev));
+    unmap(&s, page_at(&s, s.va, 4), 3 * PAGES / 2);
+    tear_down(&s);
+}
+
 TEST(a_check_sees_counts_that_went_to_the_wrong_frame)
 {
     struct scene s = set_up("backend:sim,device_memory:128m");
@@ -377,6 +440,11 @@ TEST(a_refused_batch_changes_nothing)
     ranges(&s, ops, s.va);
     refused_then_taken(&s, ops, 3, NULL);
     unmap(&s, s.va, PAGES);
+    whole = map_op(&s, s.va, s.mem, 0, PAGES);
+    RT_OK(apply(&s, &whole, 1));
+    refused_then_taken(&s, ops, several(&s, ops), straight);
+    expect_several(&s);
+    unmap(&s, page_at(&s, s.va, 4), 3 * PAGES / 2);
     tear_down(&s);
 }
 
