@@ -11,8 +11,8 @@ enum mb_err mb__bench_host(const struct mb__config *config, const struct mb_benc
 
 /* Of `count` samples, which are sorted: median, 99th percentile, least. */
 struct mb_spread mb__bench_spread(double *us, unsigned count);
-/* An object of `pages` frames that lie between others: every second one of many objects of one frame
- * is given up for it. */
+/* An object of `pages` frames that lie between others: every second one of many objects of one
+ * frame is given up for it. */
 enum mb_err mb__bench_apart(mb_device dev, unsigned pages, mb_mem *out);
 
 #endif

@@ -12,20 +12,20 @@
  *            passed         the stream's work is done, known by its timeline; no context is current
  *            current        the same, and the device's context is current, as in most programs
  *            synced         as passed, and libcuda was asked to wait for the stream
- *            cold           as passed; then 64 MiB of other memory were written, so that records lie
- *                           outside of the core's caches
+ *            cold           as passed; then 64 MiB of other memory were written, so that records
+ *                           lie outside of the core's caches
  *            busy           as passed; then the stream gets work that takes longer than the call
  * Stages     before backend runtime and vm, until the batch is handed over
  *            backend        its submission, all of it
  *            after backend  until the call returns
- *            launch, context, capturing, stream   of the backend's time: calls of libcuda (value: how
- *                           many), on a second device whose calls are timed one by one
+ *            launch, context, capturing, stream   of the backend's time: calls of libcuda (value:
+ *                           how many), on a second device whose calls are timed one by one
  *            own            the backend without libcuda there: checks and encoding
  *            owns           of that, the check of who owns the frames, called by itself
  * Each map is followed by a small kernel at the addresses, and by an unmap, outside of the timing.
  *
- * The stages before, in and after the backend are told apart by functions that stand in the device's
- * table in front of its own; no other device has them.
+ * The stages before, in and after the backend are told apart by functions that stand in the
+ * device's table in front of its own; no other device has them.
  */
 #include "api/bench_stages.h"
 
@@ -196,7 +196,8 @@ static enum mb_err call(struct bench *b, enum way way, enum mb_map_kind kind, un
 
 /* ------------------------------------------------------------------ states */
 
-/* As a program that uses the CUDA runtime has the context; one that only uses MoonBright has none. */
+/* As a program that uses the CUDA runtime has the context; one that only uses MoonBright has
+ * none. */
 static void make_current(struct bench *b, bool on)
 {
     const struct mb_cuda *cuda = mb__cuda(b->dev->hw);

@@ -10,8 +10,8 @@
  *                ranges are looked at one by one
  *   2. fits      pages that must show something do, pages that must be empty are, frames are there
  *   3. submit    vm takes it or not: then nothing has changed
- *   4. settle    records of pages, counts of the frames that they show and of those they showed. The
- *                device is at work meanwhile
+ *   4. settle    records of pages, counts of the frames that they show and of those they showed;
+ *                the device is at work meanwhile
  *
  * A batch of a few such stretches that have no page in common, as of sequences that end and begin,
  * goes the same way, as one batch of as many operations.
@@ -62,7 +62,7 @@ static struct page *pages_of(const struct stretch *s)
     return &s->where->pages[s->first];
 }
 
-/* How many of the operations, from the first on, do the same on ranges in a row; *bytes: of those. */
+/* How many of the operations, from the first on, do the same on ranges in a row; *bytes: theirs. */
 static unsigned in_a_row(const struct mb_map_op *ops, unsigned count, uint64_t *bytes)
 {
     unsigned i;

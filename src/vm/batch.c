@@ -20,8 +20,9 @@
  *
  * Locking   vm's lock over all of it, so that the order of submissions is the order of the record.
  * Cost      The frames of a map, one by one: they are scattered. All else goes by stretches of
- *           slots that are alike, with copies and fills; for several operations plan and commit
- *           look at each slot, since only then can one be touched twice and carries marks.
+ *           slots that are alike, with copies and fills. For several operations slots carry marks,
+ *           since only then can one be touched twice, and plan looks at each one that changes its
+ *           frame.
  */
 #include <inttypes.h>
 #include <string.h>
@@ -425,9 +426,13 @@ static uint32_t plan_from(struct mb_vm *vm, const struct mb__log *log, uint32_t 
     const struct mb__region *region = &vm->region[log->region];
     uint32_t first = log->slot + k, last = first | ((UINT32_C(1) << region->group_shift) - 1);
     uint32_t most = last - first + 1 < log->count - k ? last - first + 1 : log->count - k;
+    const uint8_t *flags = region->slot.flags + first;
     unsigned change = change_at(vm, log, k);
     uint32_t count = 1;
 
+    /* Frames matter where one entry takes the place of another. */
+    if (!(log->old_flags & MB__SLOT_MAPPED) || !(*flags & MB__SLOT_MAPPED))
+        count = alike(flags, most);
     while (count < most && change_at(vm, log, k + count) == change)
         count++;
     if (!change)
@@ -602,11 +607,16 @@ static void settle_slots(struct mb_vm *vm, struct mb__wait *refs)
         const mb_pfn *old =
             log->old_flags & MB__SLOT_MAPPED ? vm->batch.old_pfns.data + log->old : NULL;
 
-        for (uint32_t k = 0; k < log->count; k++) {
+        for (uint32_t k = 0, same; k < log->count; k += same) {
+            unsigned now = flags[k];
+
+            same = alike(flags + k, log->count - k);
+            memset(flags + k, (int)(now & ~(unsigned)(MB__SLOT_TOUCHED | MB__SLOT_NEW)), same);
             /* The old entry is gone, or another one (of the same frame perhaps) is in its place. */
-            if (refs && old && (flags[k] & MB__SLOT_NEW || !(flags[k] & MB__SLOT_MAPPED)))
-                refs->pfns[count++] = old[k];
-            flags[k] &= (uint8_t) ~(MB__SLOT_TOUCHED | MB__SLOT_NEW);
+            if (!refs || !old || (now & MB__SLOT_MAPPED && !(now & MB__SLOT_NEW)))
+                continue;
+            memcpy(refs->pfns + count, old + k, same * sizeof(*old));
+            count += same;
         }
     }
     if (refs)
