@@ -77,20 +77,20 @@ class Bench:
         self.made.append(self._make(*arguments, **named))
         return self.made[-1]
 
-    def _make(self, kind, max_tokens, max_sequences, model=None, group_layers=0):
-        model = model or self.model
+    def _make(self, kind, max_tokens, max_sequences, model=None, group_layers=0, worth=0):
+        """worth: how many full sequences there is memory for; by default twice what may live, for cached prefixes."""
+        model, worth = model or self.model, worth or 2 * max_sequences
         s = model.shape
         if kind == "concat":
             return caches.Concat(s, fused=model.fused)
         if kind == "paged":
             per = 2 * s.layers * 16 * s.kv_heads * s.head_dim * model.dtype.itemsize
-            blocks = min(self.room() // per, 2 * max_sequences * (max_tokens // 16 + 2))
+            blocks = min(self.room() // per, worth * (max_tokens // 16 + 2))
             return caches.Paged(s, blocks, model.dtype, self.o.device, triton=not self.cpu)
         config = dict(layers=s.layers, kv_heads=s.kv_heads, head_dim=s.head_dim, element_bytes=model.dtype.itemsize,
                       max_tokens=max_tokens, max_sequences=max_sequences, group_layers=group_layers)
         token = 2 * s.layers * s.kv_heads * s.head_dim * model.dtype.itemsize
-        # Twice what live sequences can need leaves room for cached prefixes.
-        config["limit_bytes"] = min(self.room(), 2 * max_sequences * (max_tokens + 512) * token + (1 << 30))
+        config["limit_bytes"] = min(self.room(), worth * (max_tokens + 512) * token + (1 << 30))
         if self.cpu:
             kv = moonbright_kv.Cache.on_host(page_bytes=4096 * s.layers, **{**config, "limit_bytes": 1 << 26})
         elif kind == "moonbright":
@@ -98,6 +98,23 @@ class Bench:
         else:
             kv = moonbright_kv.Cache.on_cuda_vmm(0, lambda copies, _: attention.copy_batch(copies), **config)
         return caches.Ranges(kv, model.dtype, triton=not self.cpu)
+
+    def touch(self, cache, tokens, sequences):
+        """Memory for so many full sequences is had from the device now, not while a clock runs; as paged pools are."""
+        if not isinstance(cache, caches.Ranges):
+            return
+        seqs = []
+        try:
+            for _ in range(sequences):
+                seqs.append(cache.begin([1], share=False)[0])
+                cache.grow({seqs[-1]: tokens})
+        except moonbright_kv.KVError as error:
+            if error.name != "MB_ERR_NO_MEMORY":  # no more of it: that is all, then
+                raise
+        for seq in seqs:
+            cache.end(seq)
+        cache.settle()
+        self.wait()
 
     def drop(self, cache):
         self.made.remove(cache)
@@ -270,7 +287,9 @@ class Bench:
                 if time.monotonic() + guess * (first + repeats) > until:
                     self.tell("prefix", kind, tokens=tokens, share=share, left_out="time")
                     continue
-                cache = cache or self.make(kind, tokens + 64, 4)
+                if not cache:
+                    cache = self.make(kind, tokens + 64, 4, worth=3)
+                    self.touch(cache, tokens + 64, 3)
                 begin = time.monotonic()
                 rows = self.prefix_point(cache, tokens, share, first + repeats)[first:]
                 last[share] = (time.monotonic() - begin) / (first + repeats), tokens
@@ -296,7 +315,10 @@ class Bench:
 
     def beam_point(self, kind, batch, width, until):
         prompt, warm, count = (40, 2, 6) if self.cpu else (512, 4, 32)
-        cache = self.make(kind, prompt + warm + count + 2, width * batch)
+        longest = prompt + warm + count + 2
+        cache = self.make(kind, longest, width * batch)
+        # Prompts are shared, and each beam has some 60 tokens of its own.
+        self.touch(cache, longest, min(width * batch, batch + width * batch * 64 // longest + 1))
         prompts, marks = [self.text(prompt).tolist() for _ in range(batch)], []
         limit = time.monotonic() + max(3.0, (until - time.monotonic()) / 2)
 
@@ -378,6 +400,7 @@ class Bench:
 
         def run(kind, _until):
             cache = self.make(kind, tokens_max + 256, most)
+            self.touch(cache, tokens_max + 256, most)
             self.warm_up(cache, tokens_max)
             self.tell("serve", kind, **Server(self, cache, work, most).run(time.monotonic() + self.o.seconds))
             self.drop(cache)
