@@ -25,9 +25,9 @@ static const struct {
 /* ------------------------------------------------------------ built in */
 
 /*
- * Sources. H200: one NVIDIA H200, driver 580.159.04. Slabs: what the driver's own calls take
- * (create and map one handle); the rest as this probe measured it there, first_touch after an
- * invalidate that dropped directories too. Invalid slots: measured without CUDA.
+ * Sources. H200: this probe on one NVIDIA H200, driver 580.159.04 (bench/results/h200-*.profile),
+ * first_touch after an invalidate that dropped directories too. Invalid slots: measured without
+ * CUDA.
  * Simulated devices: their models, which tests compare with this table.
  */
 #define F(name) [MB_PROFILE_##name]
@@ -35,16 +35,51 @@ static const struct mb_profile builtin[] = {
     {
         .device = "NVIDIA H200",
         .tables = "device-inline",
-        .value = {F(group_slots) = 16,          F(invalid_group_slots) = 16,
-                  F(walk_ahead_slots) = 0,      F(small_alloc_leaf_kib) = NAN,
-                  F(entry_low) = 0x681,         F(entry_high) = 0,
-                  F(launch_ns) = 3500,          F(kernel_ns) = 8700,
-                  F(submit_ns) = 3600,          F(map_ns) = 10200,
-                  F(entry_ps) = 6000,           F(invalidate_ns) = 3700,
-                  F(invalidate_range_ns) = NAN, F(first_touch_ns) = 409,
-                  F(stream_value_ns) = 3500,    F(slab_2m_ns) = 35000,
-                  F(slab_32m_ns) = NAN,         F(slab_128m_ns) = NAN,
-                  F(slab_512m_ns) = 80000,      F(slab_1g_ns) = NAN,
+        .value = {F(group_slots) = 16,
+                  F(invalid_group_slots) = 16,
+                  F(walk_ahead_slots) = 0,
+                  F(entry_low) = 0x681,
+                  F(entry_high) = 0,
+                  F(small_alloc_leaf_kib) = 2048,
+                  F(launch_ns) = 2326,
+                  F(kernel_ns) = 7217,
+                  F(submit_ns) = 2443,
+                  F(map_ns) = 8434,
+                  F(entry_ps) = 1579,
+                  F(invalidate_ns) = 4310,
+                  F(invalidate_range_ns) = NAN,
+                  F(first_touch_ns) = 428,
+                  F(stream_value_ns) = 3177,
+                  F(slab_2m_ns) = 116226,
+                  F(slab_32m_ns) = 121695,
+                  F(slab_128m_ns) = 123409,
+                  F(slab_512m_ns) = 132331,
+                  F(slab_1g_ns) = 212515,
+                  F(slab_cliff_mib) = 0},
+    },
+    {
+        .device = "NVIDIA H200",
+        .tables = "device-isolated",
+        .value = {F(group_slots) = 16,
+                  F(invalid_group_slots) = 16,
+                  F(walk_ahead_slots) = 0,
+                  F(entry_low) = 0x681,
+                  F(entry_high) = 0,
+                  F(small_alloc_leaf_kib) = 2048,
+                  F(launch_ns) = 3002,
+                  F(kernel_ns) = 8049,
+                  F(submit_ns) = 4044,
+                  F(map_ns) = 14046,
+                  F(entry_ps) = 2469,
+                  F(invalidate_ns) = 3125,
+                  F(invalidate_range_ns) = 1318,
+                  F(first_touch_ns) = 420,
+                  F(stream_value_ns) = 3316,
+                  F(slab_2m_ns) = 134341,
+                  F(slab_32m_ns) = 141829,
+                  F(slab_128m_ns) = 153178,
+                  F(slab_512m_ns) = 178458,
+                  F(slab_1g_ns) = 313690,
                   F(slab_cliff_mib) = 0},
     },
     {

@@ -134,7 +134,7 @@ fi
 
 # ------------------------------------------------------------------ bench all
 run 0 bench all --backend sim --quick --only map,litmus,probe --html "$WORK/page.html" --json "$WORK/all.json" \
-    --include "$SOURCE/bench/results/cuda-nvidia-h200-2026-11-29.json" "$SOURCE/bench/results/h200-inline.profile"
+    --include "$SOURCE/bench/results/cuda-nvidia-h200-2026-11-30.json" "$SOURCE/bench/results/h200-inline.profile"
 says err "[ 1/3] map"
 cp "$WORK/all.json" "$WORK/out"
 json '{"published", "measured", "modelled", "calculated"} == {f["kind"] for f in r["figures"]}'

@@ -311,7 +311,7 @@ static void fill_caps(struct mb_cuda *dev, size_t total)
     c->submit_ns = driver ? 6000 : dev->tables == MB_CUDA_INLINE ? 4000 : 8000;
     c->entry_ns = driver ? 26000 : 1;
     c->invalidate_ns = driver ? 0 : 3000;
-    c->slab_ns = driver ? 35000 : 100000;
+    c->slab_ns = driver ? 35000 : 120000;
     (void)dev->cu->device_name(c->device_name, (int)sizeof(c->device_name), dev->device);
     if (dev->rm)
         snprintf(c->driver, sizeof(c->driver), "%s", dev->rm->version.text);
