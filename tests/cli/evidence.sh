@@ -144,7 +144,7 @@ cp "$WORK/page.html" "$WORK/out"
 says out "viewport"
 says out "<svg"
 says out "prefers-color-scheme:dark"
-says out "32,951"
+says out "27,371"
 if grep -q "<script" "$WORK/page.html"; then
     fail "the page has a script"
 fi
