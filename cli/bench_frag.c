@@ -102,10 +102,16 @@ static void json_head(struct json_writer *w, const char *trace, const char *poli
 /* "gpt2" of "data/gpt2.csv.gz", in buffer. */
 static const char *short_name(const char *path, char *buffer, size_t size)
 {
+    static const char *const endings[] = {".gz", ".csv", ".pickle", ".pkl"};
     const char *slash = strrchr(path, '/');
 
     snprintf(buffer, size, "%s", slash ? slash + 1 : path);
-    buffer[strcspn(buffer, ".")] = '\0';
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        size_t length = strlen(buffer), ending = strlen(endings[i]);
+
+        if (length > ending && !strcmp(buffer + length - ending, endings[i]))
+            buffer[length - ending] = '\0';
+    }
     return *buffer ? buffer : path;
 }
 

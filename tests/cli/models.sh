@@ -73,6 +73,11 @@ for row in table["rows"]:
     assert row["peak_reserved_bytes"] >= row["peak_granted_bytes"] >= row["peak_allocated_bytes"], row
 assert ours["wrong_accesses"] == 0, ours
 ' || fail "the table of bench frag is not as expected: $output"
+# A trace's name may hold dots.
+cp "$scratch/trace.csv" "$scratch/a1.5-b+c.csv"
+gzip "$scratch/a1.5-b+c.csv"
+expect 0 "$moonbright" bench frag "$scratch/a1.5-b+c.csv.gz" --policies tf-bfc
+expect_text "a1.5-b+c "
 expect 2 "$moonbright" bench frag "$scratch/trace.csv" --policies moonbrite
 expect_text "there is no such policy"
 expect 2 "$moonbright" bench frag "$scratch/trace.csv" --policies torch-caching --streams 1
