@@ -9,11 +9,18 @@ storage that an operation makes is an allocation, and the moment it is dropped i
 allocate inside (workspaces of cuBLAS and cuDNN, communication buffers) is not seen. Of several ranks, the first is
 simulated. Lines are those of data/torch: op,id,bytes,stream.
 
-Models: densenet161, gpt2-xl, llama2-7b, qwen1.5-moe. Techniques, in any combination that makes sense:
-    r  recomputation: only each layer's input is kept until its backward pass
+Models: densenet161, gpt2-xl, llama2-7b, qwen1.5-moe. Techniques, in any combination or «none» (16 a model, 64 in all):
+    r  recomputation: of each layer but the last of a group only the input is kept until its backward pass
     v  virtual pipeline: 4 ranks with 2 groups of layers each, 8 microbatches in interleaved order
-    z  ZeRO 3 over 8 ranks: weights are gathered for a layer's pass, gradients and states are shards
+    z  ZeRO 3 over 8 ranks: weights are gathered for a layer's pass, gradients and states are shards.
+       With v it is ZeRO 1, as in the programs that have both: states are shards, weights and gradients are whole
     o  offload: optimizer states live on the host; weights come back through a staging buffer
+
+Where a mixture of experts sends its tokens depends on values, which fake tensors lack. The router is therefore run
+beside them with real ones: the logits of a token are its layer's leaning (normal, sigma 0.5, the same all along), its
+text's (normal, sigma 0.5, one a pass) and noise of its own (Gumbel), and its 4 largest take it. The generator is
+seeded with step, microbatch and layer, so that recomputation and every technique see the same. All counts stand in the
+trace as comments: «# loads,STEP,MICROBATCH,LAYER,TOKENS,COUNT,...».
 """
 import argparse
 import contextlib
@@ -24,6 +31,7 @@ import random
 import sys
 import weakref
 
+import numpy
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -35,16 +43,42 @@ RANKS, PIPELINE, GROUPS, MICROBATCHES = 8, 4, 2, 8
 HALF = torch.bfloat16
 
 
-class Recorder(TorchDispatchMode):
-    """Writes down every storage that operations make, and its end."""
+class Log:
+    """The trace of one combination of techniques."""
 
     def __init__(self):
+        self.events, self.count = [], 0
+
+    def begin(self, size):
+        self.count += 1
+        self.events.append(("a", self.count, size))
+        return self.count
+
+    def end(self, number, size):
+        self.events.append(("f", number, size))
+
+    def peak(self):
+        now = most = 0
+        for op, _, size in self.events:
+            now += size if op == "a" else -size
+            most = max(most, now)
+        return most
+
+
+class Recorder(TorchDispatchMode):
+    """Writes down every storage that operations make, and its end, in the log of each combination it is part of.
+
+    Combinations that differ in what the optimizer does only have their passes in common and are derived together.
+    """
+
+    def __init__(self, combinations):
         super().__init__()
-        self.events, self.live, self.ids, self.ignoring = [], {}, 0, False
+        self.logs = {combination: Log() for combination in combinations}
+        self.active, self.live = list(combinations), {}
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        if not self.ignoring:
+        if self.active:
             for leaf in tree_leaves(out):
                 if isinstance(leaf, torch.Tensor):
                     self.see(leaf.untyped_storage())
@@ -54,31 +88,34 @@ class Recorder(TorchDispatchMode):
         key, size = storage._cdata, storage.nbytes()
         if not size or key in self.live:
             return
-        self.ids += 1
-        self.live[key] = self.ids
-        self.events.append(("a", self.ids, size))
-        weakref.finalize(storage, self.end, key, self.ids, size).atexit = False
+        numbers = {combination: self.logs[combination].begin(size) for combination in self.active}
+        self.live[key] = numbers
+        weakref.finalize(storage, self.end, key, numbers, size).atexit = False
 
-    def end(self, key, number, size):
-        if self.live.get(key) == number:
+    def end(self, key, numbers, size):
+        if self.live.get(key) is numbers:
             del self.live[key]
-        self.events.append(("f", number, size))
+        for combination, number in numbers.items():
+            self.logs[combination].end(number, size)
+
+    def drop(self, tensor, combination):
+        """In this combination the storage ends now; in the others it goes on."""
+        storage = tensor.untyped_storage()
+        number = self.live.get(storage._cdata, {}).pop(combination, None)
+        if number is not None:
+            self.logs[combination].end(number, storage.nbytes())
 
     @contextlib.contextmanager
-    def host(self):
-        """What is made inside is the host's."""
-        before, self.ignoring = self.ignoring, True
+    def only(self, *combinations):
+        before, self.active = self.active, combinations
         try:
             yield
         finally:
-            self.ignoring = before
+            self.active = before
 
-    def peak(self):
-        now = most = 0
-        for op, _, size in self.events:
-            now += size if op == "a" else -size
-            most = max(most, now)
-        return most
+    def host(self):
+        """What is made inside is the host's."""
+        return self.only()
 
 
 # ---------------------------------------------------------------- models, as lists of layers
@@ -113,26 +150,48 @@ class Mlp(nn.Module):
         return self.down(F.silu(self.gate(x)) * self.up(x) if self.gate else F.gelu(self.up(x)))
 
 
+class Routing:
+    """How many tokens each expert gets, pass by pass; see the head of this file."""
+
+    LAYER, TEXT = 0.5, 0.5
+
+    def __init__(self):
+        self.step = self.microbatch = 0
+        self.counts = {}
+
+    def choose(self, layer, tokens, experts, top):
+        key = (self.step, self.microbatch, layer, tokens)
+        if key not in self.counts:
+            leaning = numpy.random.default_rng([layer]).normal(0, self.LAYER, experts)
+            draw = numpy.random.default_rng([layer, self.step, self.microbatch])
+            logits = leaning + draw.normal(0, self.TEXT, experts) + draw.gumbel(size=(tokens, experts))
+            chosen = numpy.argpartition(logits, experts - top, axis=1)[:, -top:]
+            self.counts[key] = [int(n) for n in numpy.bincount(chosen.ravel(), minlength=experts)]
+        return self.counts[key]
+
+    def lines(self):
+        for key, counts in self.counts.items():
+            yield "# loads," + ",".join(map(str, [*key, *counts])) + "\n"
+
+
 class Experts(nn.Module):
     """Routed experts with uneven loads, and one shared by all tokens."""
 
-    def __init__(self, width, count, top, inner, shared):
+    routing = Routing()
+
+    def __init__(self, layer, width, count, top, inner, shared):
         super().__init__()
+        self.layer = layer
         self.top, self.router = top, nn.Linear(width, count, bias=False, dtype=HALF)
         self.experts = nn.ModuleList(Mlp(width, inner, True) for _ in range(count))
         self.shared = Mlp(width, shared, True)
-
-    def loads(self, tokens):
-        """How many of the choices go to each expert; the routing itself needs values, which are not there."""
-        weights = [random.expovariate(1.0) for _ in self.experts]
-        scale = tokens * self.top / sum(weights)
-        return [min(tokens, int(weight * scale)) for weight in weights]
 
     def forward(self, x):
         flat = x.flatten(0, -2)
         scores = self.router(flat).float().softmax(-1)
         out = self.shared(flat)
-        for number, (expert, load) in enumerate(zip(self.experts, self.loads(len(flat)))):
+        loads = self.routing.choose(self.layer, len(flat), len(self.experts), self.top)
+        for number, (expert, load) in enumerate(zip(self.experts, loads)):
             if load:
                 index = torch.zeros(load, dtype=torch.long)
                 part = expert(flat[index]) * scores[index, number, None].to(HALF)
@@ -156,13 +215,13 @@ class Decoder(nn.Module):
 
 
 def language_model(layers, width, heads, vocabulary, mlp):
-    return [Embedding(vocabulary, width), *(Decoder(width, heads, mlp()) for _ in range(layers)), Head(vocabulary, width)]
+    return [Embedding(vocabulary, width), *(Decoder(width, heads, mlp(i)) for i in range(layers)), Head(vocabulary, width)]
 
 
-def densenet():
+def densenet(name="densenet161", **shape):
     import torchvision
     torch.set_default_dtype(HALF)
-    model = torchvision.models.densenet161()
+    model = getattr(torchvision.models, name)(**shape)
     torch.set_default_dtype(torch.float32)
     parts = list(model.features.children())
     first, rest = nn.Sequential(*parts[:4]), parts[4:]
@@ -178,6 +237,41 @@ def densenet():
     return [first, *rest, End()]
 
 
+class Dense(nn.Module):
+    """Neighbouring layers of a dense block: what came in, and what each of them adds."""
+
+    def __init__(self, layers):
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        seen = [x]
+        for layer in self.layers:
+            seen.append(layer(seen))
+        return torch.cat(seen, 1)
+
+
+def densenet_chunks(layers, count):
+    """The network in `count` parts with about as many layers each; dense blocks are cut where that falls inside."""
+    singles = [[layer] if not hasattr(layer, "denselayer1") else list(layer.values()) for layer in layers]
+    total, at = sum(map(len, singles)), 0
+    chunks = [[] for _ in range(count)]
+    for layer, parts in zip(layers, singles):
+        for chunk in range(count):
+            inside = [part for i, part in enumerate(parts) if (at + i) * count // total == chunk]
+            if inside:
+                chunks[chunk].append(Dense(inside) if hasattr(layer, "denselayer1") else layer)
+        at += len(parts)
+    return chunks
+
+
+def decoder_chunks(layers, count):
+    decoders = layers[1:-1]
+    part = len(decoders) // count
+    chunks = [decoders[i * part:(i + 1) * part] for i in range(count)]
+    return [[layers[0], *chunks[0]], *chunks[1:-1], [*chunks[-1], layers[-1]]]
+
+
 def text(longest, batch):
     def make():
         count, length = random.randint(max(1, batch // 2), batch), random.randrange(longest // 4, longest + 1, 8)
@@ -191,38 +285,39 @@ def pictures():
 
 
 MODELS = {
-    "densenet161": (densenet, pictures, ("", "r", "z", "o", "rz", "ro", "zo", "rzo")),
-    "gpt2-xl": (lambda: language_model(48, 1600, 25, 50257, lambda: Mlp(1600, 6400, False)), text(1024, 8),
-                ("", "r", "v", "z", "o", "rv", "rz", "ro", "zo", "rzo", "rvo")),
-    "llama2-7b": (lambda: language_model(32, 4096, 32, 32000, lambda: Mlp(4096, 11008, True)), text(4096, 2),
-                  ("", "r", "v", "z", "o", "rv", "rz", "ro", "zo", "rzo", "rvo")),
-    "qwen1.5-moe": (lambda: language_model(24, 2048, 16, 151936, lambda: Experts(2048, 60, 4, 1408, 5632)),
-                    text(2048, 2), ("v", "z", "o", "rv", "rz", "ro", "zo", "rzo", "rvo")),  # whole, it fits no device
+    "densenet161": (densenet, pictures),
+    "gpt2-xl": (lambda: language_model(48, 1600, 25, 50257, lambda _: Mlp(1600, 6400, False)), text(1024, 8)),
+    "llama2-7b": (lambda: language_model(32, 4096, 32, 32000, lambda _: Mlp(4096, 11008, True)), text(4096, 2)),
+    "qwen1.5-moe": (lambda: language_model(24, 2048, 16, 151936, lambda i: Experts(i, 2048, 60, 4, 1408, 5632)),
+                    text(2048, 2)),
 }
+COMBINATIONS = ["".join(chosen) for count in range(5) for chosen in itertools.combinations("rvzo", count)]
 
 
 # ---------------------------------------------------------------- one rank
 
 class Segment:
-    """A layer with its weights, gradients and optimizer states, as this rank holds them."""
+    """A layer with its weights, gradients and optimizer states, as this rank holds them in each of the combinations."""
 
-    def __init__(self, module, recorder, sharded, offload):
+    def __init__(self, module, recorder, sharded):
         self.module, self.recorder, self.sharded = module, recorder, sharded
         self.numbers = [(p, p.shape, p.numel()) for p in module.parameters()]
         self.total = sum(count for _, _, count in self.numbers)
-        self.own = -(-self.total // RANKS) if sharded else self.total
-        self.full, self.gradient = None, None
-        if sharded:
-            self.shard = torch.empty(self.own, dtype=HALF)
+        self.full, self.gradient, self.states = None, None, {}
+        if self.sharded:
+            self.shard = torch.empty(self.own("z"), dtype=HALF)
             self.drop()
-        with recorder.host() if offload else contextlib.nullcontext():
-            self.states = [torch.empty(self.own, dtype=torch.float32) for _ in range(3)]  # weights, two moments
-        self.offload = offload
+        for combination in recorder.logs:  # weights in single precision, two moments
+            with recorder.host() if "o" in combination else recorder.only(combination):
+                self.states[combination] = [torch.empty(self.own(combination), dtype=torch.float32) for _ in range(3)]
+
+    def own(self, combination):
+        return -(-self.total // RANKS) if "z" in combination else self.total
 
     def gather(self):
         if not self.sharded or self.full is not None:
             return
-        self.full, at = torch.empty(self.own * RANKS, dtype=HALF), 0
+        self.full, at = torch.empty(self.own("z") * RANKS, dtype=HALF), 0
         for parameter, shape, count in self.numbers:
             parameter.data = self.full[at:at + count].view(shape)
             at += count
@@ -246,30 +341,49 @@ class Segment:
             return packed if isinstance(packed, torch.Tensor) else self.full.as_strided(*packed)
         return torch.autograd.graph.saved_tensors_hooks(pack, unpack) if self.sharded else contextlib.nullcontext()
 
-    def take_gradients(self):
-        """Gradients of a gathered layer become this rank's part of their sum."""
-        if not self.sharded:
-            return
+    def reduced(self):
+        """This rank's part of the sum of all gradients."""
         flat = torch.cat([p.grad.flatten() for p, _, _ in self.numbers if p.grad is not None] or [torch.empty(1)])
-        part = flat[:max(1, len(flat) // RANKS)].clone()
+        return flat[:max(1, len(flat) // RANKS)].clone(), flat
+
+    def take_gradients(self):
+        part, flat = self.reduced()
         self.gradient = part if self.gradient is None else self.gradient.add_(part)
         for parameter, _, _ in self.numbers:
             parameter.grad = None
+        del flat
 
     def step(self):
-        """AdamW in single precision, and the weights rounded back."""
-        if self.offload:
-            torch.empty(self.own, dtype=HALF)  # the host's result on its way
+        kept = []
+        for combination in self.recorder.logs:
+            with self.recorder.only(combination):
+                kept.append(self.update(combination))
+        self.gradient = None
+        for parameter, _, _ in self.numbers:
+            parameter.grad = None
+
+    def update(self, combination):
+        """AdamW in single precision, and the weights rounded back. Returns what lives until the gradients are gone."""
+        part = gradient = None
+        first = "z" in combination and not self.sharded  # ZeRO 1
+        if first:
+            part, flat = self.reduced()
+            for parameter, _, _ in self.numbers:
+                if parameter.grad is not None:
+                    self.recorder.drop(parameter.grad, combination)
+            del flat
+        if "o" in combination:
+            torch.empty(self.own(combination), dtype=HALF)  # the host's result on its way
         else:
-            gradient = torch.empty(self.own, dtype=torch.float32)
-            weights, mean, square = self.states
+            gradient = torch.empty(self.own(combination), dtype=torch.float32)
+            weights, mean, square = self.states[combination]
             mean.lerp_(gradient, 0.1)
             square.mul_(0.999).addcmul_(gradient, gradient)
             weights.addcdiv_(mean, square.sqrt().add_(1e-8))
             weights.to(HALF)
-        self.gradient = None
-        for parameter, _, _ in self.numbers:
-            parameter.grad = None
+        if first:
+            torch.empty(self.own(combination) * RANKS, dtype=HALF)  # all ranks' weights, on their way to their places
+        return gradient, part
 
 
 class Group:
@@ -284,14 +398,13 @@ class Group:
             segment.gather()
             inside = x.detach().requires_grad_(x.is_floating_point())
             if self.recompute and segment is not self.segments[-1]:
-                state = random.getstate()
                 with torch.no_grad():
                     x = segment.module(inside)
-                kept.append((inside, None, state))
+                kept.append((inside, None))
             else:
                 with segment.kept():
                     x = segment.module(inside)
-                kept.append((inside, x, None))
+                kept.append((inside, x))
             segment.drop()
         self.passes[number] = kept
         return x.detach()
@@ -299,18 +412,16 @@ class Group:
     def backward(self, number, gradient):
         kept = self.passes.pop(number)
         for segment in reversed(self.segments):
-            inside, out, state = kept.pop()
+            inside, out = kept.pop()
             segment.gather()
             if out is None:
-                now = random.getstate()
-                random.setstate(state)  # the same routing again
                 with segment.kept():
                     out = segment.module(inside)
-                random.setstate(now)
             out.backward(gradient if out.dim() else None)
             gradient = inside.grad
             del out, inside
-            segment.take_gradients()
+            if segment.sharded:
+                segment.take_gradients()
             segment.drop()
         return gradient
 
@@ -328,52 +439,109 @@ def interleaved(groups, microbatches, ranks):
     return plan + [(False, *part) for part in back[len(order) - ahead:]]
 
 
-def simulate(model, techniques, steps, recorder):
-    make, data, _ = MODELS[model]
+class Between:
+    """The layers of the other ranks between two groups of this one: they say what shape comes back."""
+
+    def __init__(self, modules, recorder):
+        self.modules, self.recorder = modules, recorder
+
+    def shape(self, shape):
+        if all(isinstance(module, Decoder) for module in self.modules):
+            return shape
+        with self.recorder.host(), torch.no_grad():
+            x = torch.empty(shape, dtype=HALF)
+            for module in self.modules:
+                x = module(x)
+        return x.shape
+
+
+def pipelined(groups, between, data, routing):
+    """One step of the first rank."""
+    sent = {}
+    for forward, group, number in interleaved(GROUPS, MICROBATCHES, PIPELINE):
+        routing.microbatch = number
+        if not forward:
+            groups[group].backward(number, torch.empty(sent[group, number], dtype=HALF))
+        elif group:  # from the rank before
+            x = torch.empty(between[group - 1].shape(sent[group - 1, number]), dtype=HALF)
+            sent[group, number] = groups[group].forward(number, x).shape
+        else:
+            x = data()
+            x = x[:max(1, len(x) // MICROBATCHES)]
+            if x.is_floating_point():
+                x = x.clone()  # the pictures of one microbatch come alone
+            sent[group, number] = groups[group].forward(number, x).shape
+
+
+def simulate(model, shared, steps, recorder):
+    """`shared`: the techniques that change the passes."""
+    make, data = MODELS[model]
+    routing = Experts.routing = Routing()
+    sharded = "z" in shared
     with recorder.host():
         layers = make()
-    if "v" in techniques:  # the first rank's groups; the head is another rank's
-        part = len(layers[1:-1]) // (PIPELINE * GROUPS)
-        decoders = layers[1:-1]
-        chosen = [[layers[0], *decoders[:part]], decoders[PIPELINE * part:(PIPELINE + 1) * part]]
-    else:
-        chosen = [layers]
+    chosen, between = [layers], []
+    if "v" in shared:  # the first rank's groups; the head is another rank's
+        split = decoder_chunks if isinstance(layers[0], Embedding) else densenet_chunks
+        chunks = split(layers, PIPELINE * GROUPS)
+        chosen = chunks[::PIPELINE]
+        between = [Between(list(itertools.chain(*chunks[i + 1:i + PIPELINE])), recorder)
+                   for i in range(0, len(chunks) - PIPELINE, PIPELINE)]
     del layers
     for module in itertools.chain(*chosen):  # weights come to the device
-        if "z" not in techniques:
+        if not sharded:
             for parameter in module.parameters():
                 parameter.data = torch.empty_like(parameter.data)
-    groups = [Group([Segment(m, recorder, "z" in techniques, "o" in techniques) for m in modules], "r" in techniques)
-              for modules in chosen]
-    for _ in range(steps):
-        if "v" not in techniques:
+    groups = [Group([Segment(m, recorder, sharded) for m in modules], "r" in shared) for modules in chosen]
+    for routing.step in range(steps):
+        if "v" in shared:
+            pipelined(groups, between, data, routing)
+        else:
             loss = groups[0].forward(0, data())
             groups[0].backward(0, torch.ones_like(loss))
-        else:
-            sent = {}
-            for forward, group, number in interleaved(GROUPS, MICROBATCHES, PIPELINE):
-                if forward:
-                    x = data()[:1] if not group else torch.empty(sent[number], dtype=HALF)  # from the rank before
-                    out = groups[group].forward(number, x)
-                    sent[number] = out.shape
-                else:
-                    groups[group].backward(number, torch.empty(sent[number], dtype=HALF))
         for segment in itertools.chain(*(group.segments for group in groups)):
             segment.step()
+    return routing
 
 
-def derive(name, directory, steps):
+def name_of(model, techniques):
+    return f"{model}+{techniques or 'none'}"
+
+
+def parts_of(name):
     model, _, techniques = name.partition("+")
+    return model, "" if techniques == "none" else techniques
+
+
+def shared_of(techniques):
+    """Offload, and ZeRO 1, which is ZeRO in a pipeline, leave the passes as they are."""
+    return techniques.replace("o", "").replace("z", "" if "v" in techniques else "z")
+
+
+def derive(names, directory, steps):
+    """Combinations of a model that have their passes in common."""
+    model = parts_of(names[0])[0]
+    combinations = [parts_of(name)[1] for name in names]
     random.seed(model)  # the same shapes under all techniques
-    recorder = Recorder()
+    recorder = Recorder(combinations)
     with FakeTensorMode(), recorder:
-        simulate(model, techniques, steps, recorder)
-    path = directory / f"{name}.csv.gz"
-    with gzip.open(path, "wt", compresslevel=9) as file:
-        file.write(f"# DERIVED, NOT RECORDED: {name}, {steps} steps, PyTorch {torch.__version__} on fake tensors; "
-                   "op,id,bytes,stream\n")
-        file.writelines(f"{op},{number},{size},0\n" for op, number, size in recorder.events)
-    print(f"{name:<20}{len(recorder.events):>9,} events, peak {recorder.peak() / 2**30:.2f} GiB", flush=True)
+        routing = simulate(model, shared_of(combinations[0]), steps, recorder)
+    for name, log in zip(names, recorder.logs.values()):
+        with gzip.open(directory / f"{name}.csv.gz", "wt", compresslevel=9) as file:
+            file.write(f"# DERIVED, NOT RECORDED: {name}, {steps} steps, PyTorch {torch.__version__} on fake tensors; "
+                       "op,id,bytes,stream\n")
+            file.writelines(routing.lines())
+            file.writelines(f"{op},{number},{size},0\n" for op, number, size in log.events)
+        print(f"{name:<20}{len(log.events):>9,} events, peak {log.peak() / 2**30:.2f} GiB", flush=True)
+
+
+def together(names):
+    """The names, those that can be derived together in one list."""
+    groups = {}
+    for name in names:
+        model, techniques = parts_of(name)
+        groups.setdefault((model, shared_of(techniques)), []).append(name)
+    return groups.values()
 
 
 def main():
@@ -383,8 +551,7 @@ def main():
     parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--list", action="store_true")
     options = parser.parse_intermixed_args()
-    names = [model + ("+" + combination if combination else "") for model, (_, _, combinations) in MODELS.items()
-             for combination in combinations]
+    names = [name_of(model, combination) for model in MODELS for combination in COMBINATIONS]
     if options.list or options.directory is None:
         print("\n".join(names))
         return 0
@@ -392,8 +559,8 @@ def main():
     if unknown:
         parser.error(f"{', '.join(unknown)}: there are {', '.join(names)}")
     options.directory.mkdir(parents=True, exist_ok=True)
-    for name in options.names or names:
-        derive(name, options.directory, options.steps)
+    for group in together(options.names or names):
+        derive(group, options.directory, options.steps)
     return 0
 
 
