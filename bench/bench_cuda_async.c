@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * bench_cuda_async.c - the driver's own pool, fed with traces: peak reserved and peak used bytes,
- * time per call, and the same peaks of the model cuda-async beside them; and the probe of its rules.
+ * time per call, the same peaks of the model cuda-async beside them; and the probe of its rules.
  *
  *     bench_cuda_async [OPTION...] [DIRECTORY of the bundled traces; default data/torch]
  *

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /*
  * variants.c - one way of making helper channels, measured: what it costs to get ready and to
- * close, and what the driver's own calls and a program's copies cost beside it. scripts/gpu-variants runs it for each way
- * in one go, together with `gputest bench`, and says which is best.
+ * close, and what the driver's own calls and a program's copies cost beside it.
+ * scripts/gpu-variants runs it for each way in one go, together with `gputest bench`, and says
+ * which is best.
  *
  * The keys of the way are those of the configuration: helper_engine=, helper_wait=,
  * helper_slice_us=, helper_end=, walk_views=, kernels=; name= labels the line of JSON that goes to
@@ -103,7 +104,7 @@ static void copies(struct gt *t, struct copies *c)
     for (int way = 0; way < WAYS; way++) {
         uintptr_t to = way == TO_HOST ? (uintptr_t)host : a;
         uintptr_t from = way == TO_GPU ? (uintptr_t)host : b;
-        double us[COPIES], found[3];
+        double us[COPIES] = {0}, found[3];
         copy_fn copy;
 
         *(void **)&copy = gt_symbol(t, name[way]);

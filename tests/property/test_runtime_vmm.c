@@ -196,7 +196,7 @@ static unsigned random_stretch(struct rig *rig, uint64_t *state, struct mb_map_o
     if (over)
         ops[0] = (struct mb_map_op){
             .kind = MB_UNMAP, .va = page_va(rig, first), .bytes = count * rig->page};
-    if (mb_test_random_below(state, 2) && ops[over].kind != MB_ALIAS)
+    if (mb_test_random_below(state, 2) && op.kind != MB_ALIAS)
         count = join_ops(rig, state, ops, over, over + count) - over;
     if (!mb_test_random_below(state, 4))
         ops[mb_test_random_below(state, over + count)] = random_op(rig, state);

@@ -197,7 +197,7 @@ struct mb_cuda {
         destroyed;    /* the context was reset: its streams, modules and events are gone, mappings
                               and handles are not */
     atomic_bool gone; /* the address space itself is being taken away: no more calls of libcuda */
-    bool exiting; /* lost by the end of the process alone: channels still work; at_exit() */
+    bool exiting;     /* lost by the end of the process alone: channels still work; at_exit() */
     bool closing;     /* close goes on although the device is lost */
 
     /* Pinned words: error[2] of kernels, wrong words, timelines. Device writes, host reads. */

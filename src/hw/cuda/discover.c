@@ -171,7 +171,7 @@ done:
 }
 
 /* What libcuda was seen to make, or what the resource manager says about it. Both if libcuda was
- * initialised before MoonBright (cuInit makes the device and the subdevice) but its context after. */
+ * initialised before MoonBright (cuInit makes the device and the subdevice), its context after. */
 static enum mb_err find_seen(struct mb_cuda *dev, const struct mb_cuda_map_event *event)
 {
     bool unseen = mb__cuda_observed(dev->uuid, &dev->seen) != MB_OK;
