@@ -36,7 +36,7 @@ void mb__lock_checked(struct mb_lock *lock);
 bool mb__trylock_checked(struct mb_lock *lock);
 void mb__unlock_checked(struct mb_lock *lock);
 /* For a signal handler after which the process ends: the thread's own code, and with it the order
- * in which that took its locks, does not go on. They stay locked: the handler must not need them. */
+ * in which that took its locks, does not go on. They stay locked: the handler must need none. */
 void mb__lock_forget_held(void);
 /* Does the calling thread hold it, by the checked forms' record? */
 bool mb__lock_is_held(const struct mb_lock *lock);
