@@ -32,6 +32,7 @@ struct loader {
     bool has_origin; /* origin_index is one of the set's */
     unsigned known;  /* objects that were understood */
     char machine[192], command[1024];
+    bool derived; /* the file's note says that its traces were not recorded */
 };
 
 /* ------------------------------------------------------------ heads */
@@ -79,6 +80,7 @@ static void set_origin(struct loader *l, const struct json_value *head)
     l->origin.commit = json_string(head, "commit", "");
     l->origin.time = json_string(head, "time", "");
     set_command(l, json_get(head, "command"));
+    l->derived = strstr(json_string(head, "note", ""), "Traces DERIVED") != NULL;
     tables_of_command(l);
     l->origin_index = figures_origin(l->set, &l->origin);
     l->has_origin = true;
@@ -222,17 +224,23 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
 
 /* ------------------------------------------------------------ traces */
 
-/* "derived/gpt2-xl.csv.gz" is "gpt2-xl, derived", by the row or by the command: recorded traces
- * have the same names. */
+/* "derived/gpt2-xl.csv.gz" is "gpt2-xl, derived", by the row, by the command or by what the file
+ * says of all: recorded traces have the same names. */
 static void name_of_trace(const struct loader *l, const char *trace, char name[80])
 {
+    static const char *const endings[] = {".gz", ".csv", ".json", ".jsonl", ".pickle"};
     const char *slash = strrchr(trace, '/');
     char path[80];
 
     snprintf(name, 80, "%.60s", slash ? slash + 1 : trace);
-    name[strcspn(name, ".")] = '\0';
+    for (unsigned i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        char *at = strstr(name, endings[i]);
+
+        if (at && at[strlen(endings[i])] == '\0')
+            *at = '\0';
+    }
     snprintf(path, sizeof(path), "derived/%.60s.", name);
-    if (*name && (strstr(trace, path) || strstr(l->command, path)))
+    if (*name && (l->derived || strstr(trace, path) || strstr(l->command, path)))
         snprintf(name + strlen(name), 80 - strlen(name), ", derived");
 }
 

@@ -273,7 +273,7 @@ static void chart(FILE *out, const struct figures *set, const struct chart_spec 
 
 /* ------------------------------------------------------------ charts of one section only */
 
-enum { TRACES_MAX = 64 };
+enum { TRACES_MAX = 256 };
 
 /* The distinct `what` of an experiment, in their order. */
 static unsigned distinct(const struct figures *set, const char *experiment, const char **what,
@@ -325,6 +325,7 @@ static void efficiency_charts(FILE *out, const struct figures *set)
     static struct chart_bars c; /* large, and one is drawn at a time */
     const char *traces[TRACES_MAX];
     unsigned count = distinct(set, "efficiency", traces, TRACES_MAX);
+    bool folded = false;
 
     /* What was recorded before what was derived. */
     for (unsigned n = 0; n < 2 * count; n++) {
@@ -332,6 +333,12 @@ static void efficiency_charts(FILE *out, const struct figures *set)
 
         if ((strstr(traces[t], ", derived") != NULL) != (n >= count))
             continue;
+        if (n >= count && !folded) {
+            fputs("<details style=\"grid-column:1/-1\"><summary>Derived, not recorded: training "
+                  "set-ups</summary><div class=\"cards\">\n",
+                  out);
+            folded = true;
+        }
         memset(&c, 0, sizeof(c));
         c.title = traces[t];
         for (unsigned i = 0; i < set->count && c.count < CHART_BARS_MAX; i++)
@@ -345,6 +352,8 @@ static void efficiency_charts(FILE *out, const struct figures *set)
               "rules of that allocator (doc/models.md).</p></div>\n",
               out);
     }
+    if (folded)
+        fputs("</div></details>\n", out);
 }
 
 static void budget_charts(FILE *out, const struct figures *set)

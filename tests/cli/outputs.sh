@@ -87,7 +87,8 @@ json 'any(f["experiment"] == "efficiency" for f in r["figures"])'
 # Derived traces bear the names of recorded ones and are kept apart from them; every trace has a chart, once.
 run 0 bench all --no-run --html - --include "$SOURCE"/bench/results/*.json*
 cp "$WORK/out" "$WORK/page"
-for trace in densenet161 gpt2 llama-recompute moe-offload-recompute llama-generate-beam4 "densenet161, derived"; do
+for trace in densenet161 gpt2 llama-recompute moe-offload-recompute llama-generate-beam4 "densenet161+none, derived" \
+    "qwen1.5-moe+rv, derived"; do
     grep -q "<h3>$trace</h3>" "$WORK/page" || fail "no chart of memory held for $trace"
 done
 says out "CUDA VMM (A100) (published)"

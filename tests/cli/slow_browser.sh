@@ -22,7 +22,7 @@ run 0 bench all --backend sim --quick --quiet --html "$WORK/report.html" --json 
     --only map,unmap,remap,alias,protect,alloc,beside,calls,degrade,wrap,full,safety,latency,probe,litmus,budget \
     --include "$SOURCE"/bench/results/*.json "$SOURCE"/bench/results/*.jsonl "$SOURCE"/bench/results/*.profile
 look "$WORK/report.html"
-grep -Eq '^pictures [3-9][0-9] ' "$WORK/found" || fail "few pictures: $(cat "$WORK/found")"
+grep -Eq '^pictures [0-9]{2,3} ' "$WORK/found" || fail "few pictures: $(cat "$WORK/found")"
 run 0 map "$TORCH/gpt2.csv.gz" -o "$WORK/map.html" --moments 6
 look "$WORK/map.html"
 # The check itself sees what is wrong.
