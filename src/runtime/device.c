@@ -185,6 +185,7 @@ static enum mb_err use_profile(struct mb_device *dev, const char *path)
 static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *config)
 {
     enum mb_err err = MB_ERR_NO_DEVICE, first = MB_OK;
+    struct mb__detail detail; /* of `first`: other backends write their own meanwhile */
 
     for (unsigned i = 0; i < mb__hw_backend_count; i++) {
         const struct mb_hw_backend *backend = &mb__hw_backends[i];
@@ -212,11 +213,15 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
             return MB_OK;
         }
         mb__log(MB_LOG_WARN, "runtime", "%s: %s", backend->name, mb_error_detail());
-        first = first ? first : err;
+        if (!first) {
+            first = err;
+            mb__detail_keep(&detail);
+        }
     }
     if (!first)
         return mb__fail(MB_ERR_NO_DEVICE, "no backend %s in this build that could be opened",
                         config->backend ? config->backend : "was found");
+    mb__detail_put(&detail);
     return first;
 }
 

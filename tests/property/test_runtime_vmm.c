@@ -15,6 +15,7 @@ enum {
     ROUNDS = 3000,
     BATCH = 4,
     STRETCH = 8,
+    SEVERAL = 18,
 };
 
 /* What a page shows. */
@@ -203,12 +204,25 @@ static unsigned random_stretch(struct rig *rig, uint64_t *state, struct mb_map_o
     return over + count;
 }
 
+/* Several stretches one behind the other, as when sequences end and begin in one step; more now and
+ * then than the library works on together, and some that touch each other's pages. */
+static unsigned random_several(struct rig *rig, uint64_t *state, struct mb_map_op *ops)
+{
+    unsigned most = mb_test_random_below(state, 4) ? 4 : SEVERAL, count = 0;
+    unsigned stretches = 2 + (unsigned)mb_test_random_below(state, most - 1);
+
+    while (stretches--)
+        count += random_stretch(rig, state, ops + count);
+    return count;
+}
+
 static void random_batch(struct rig *rig, uint64_t *state)
 {
+    static unsigned (*const make[])(struct rig *, uint64_t *, struct mb_map_op *) = {
+        random_ops, random_stretch, random_several};
     struct page pages[PAGES];
-    struct mb_map_op ops[STRETCH + 1];
-    unsigned count = mb_test_random_below(state, 2) ? random_stretch(rig, state, ops)
-                                                    : random_ops(rig, state, ops);
+    struct mb_map_op ops[SEVERAL * (STRETCH + 1)];
+    unsigned count = make[mb_test_random_below(state, 3)](rig, state, ops);
     bool good = true;
     enum mb_err err;
 
