@@ -99,22 +99,6 @@ static void json_head(struct json_writer *w, const char *trace, const char *poli
     json_text(w, "label", label);
 }
 
-/* "gpt2" of "data/gpt2.csv.gz", in buffer. */
-static const char *short_name(const char *path, char *buffer, size_t size)
-{
-    static const char *const endings[] = {".gz", ".csv", ".pickle", ".pkl"};
-    const char *slash = strrchr(path, '/');
-
-    snprintf(buffer, size, "%s", slash ? slash + 1 : path);
-    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
-        size_t length = strlen(buffer), ending = strlen(endings[i]);
-
-        if (length > ending && !strcmp(buffer + length - ending, endings[i]))
-            buffer[length - ending] = '\0';
-    }
-    return *buffer ? buffer : path;
-}
-
 /* ------------------------------------------------------------------ policies */
 
 static int failed(struct frag *frag, const char *trace, const char *policy, int code,
@@ -294,10 +278,10 @@ static void show_recorded(struct frag *frag, const char *trace, uint64_t asked)
 /* Returns an enum cli_exit for what ends the bench; a policy's failure does not. */
 static int run_trace(struct frag *frag, const char *path)
 {
-    char buffer[64];
-    const char *trace = short_name(path, buffer, sizeof(buffer));
+    char trace[64];
     uint64_t asked = 0;
 
+    trace_short_name(path, trace, sizeof(trace));
     for (unsigned i = 0; i < frag->policy_count; i++) {
         const char *policy = frag->policy[i];
         struct trace_reader *reader = NULL;

@@ -54,63 +54,51 @@ static uint64_t from_gib(double gib)
     return (uint64_t)(gib * 1073741824.0 + 0.5);
 }
 
-bool data_recorded(const char *trace, struct recorded_result *out)
+/* The line of a bundled table that begins with "TRACE,". false: none, or no such file. */
+static bool line_of(const char *table, const char *trace, char *line, int size)
 {
     char path[PATH_BYTES];
-    char line[256];
-    FILE *file;
+    size_t length = strlen(trace);
     bool found = false;
+    FILE *file;
 
-    if (!data_find("torch/recorded.csv", path, sizeof(path)))
+    if (!data_find(table, path, sizeof(path)))
         return false;
     file = fopen(path, "r");
     if (!file)
         return false;
-    while (!found && fgets(line, sizeof(line), file)) {
-        char name[64];
-        double allocated = 0;
-        double reserved = 0;
-        double expandable = 0;
-
-        if (sscanf(line, "%63[^,],%lf,%lf,%lf,%lf,%lf", name, &allocated, &reserved,
-                   &out->efficiency, &expandable, &out->efficiency_expandable) != 6 ||
-            strcmp(name, trace) != 0)
-            continue;
-        out->efficiency /= 100;
-        out->efficiency_expandable /= 100;
-        out->allocated_bytes = from_gib(allocated);
-        out->reserved_bytes = from_gib(reserved);
-        out->reserved_expandable_bytes = from_gib(expandable);
-        found = true;
-    }
+    while (!found && fgets(line, size, file))
+        found = !strncmp(line, trace, length) && line[length] == ',';
     fclose(file);
     return found;
 }
 
+bool data_recorded(const char *trace, struct recorded_result *out)
+{
+    double allocated, reserved, efficiency, expandable, efficiency_expandable;
+    char line[256];
+
+    if (!line_of("torch/recorded.csv", trace, line, sizeof(line)) ||
+        sscanf(line, "%*[^,],%lf,%lf,%lf,%lf,%lf", &allocated, &reserved, &efficiency, &expandable,
+               &efficiency_expandable) != 5)
+        return false;
+    *out = (struct recorded_result){.allocated_bytes = from_gib(allocated),
+                                    .reserved_bytes = from_gib(reserved),
+                                    .efficiency = efficiency / 100,
+                                    .reserved_expandable_bytes = from_gib(expandable),
+                                    .efficiency_expandable = efficiency_expandable / 100};
+    return true;
+}
+
 bool data_recorded_pool(const char *trace, uint64_t *allocated_bytes, uint64_t *reserved_bytes)
 {
-    char path[PATH_BYTES];
+    uint64_t allocated, reserved;
     char line[256];
-    FILE *file;
-    bool found = false;
 
-    if (!data_find("torch/recorded-pool.csv", path, sizeof(path)))
+    if (!line_of("torch/recorded-pool.csv", trace, line, sizeof(line)) ||
+        sscanf(line, "%*[^,],%" SCNu64 ",%" SCNu64, &allocated, &reserved) != 2 || !reserved)
         return false;
-    file = fopen(path, "r");
-    if (!file)
-        return false;
-    while (!found && fgets(line, sizeof(line), file)) {
-        char name[64];
-        uint64_t allocated = 0;
-        uint64_t reserved = 0;
-
-        if (sscanf(line, "%63[^,],%" SCNu64 ",%" SCNu64, name, &allocated, &reserved) != 3 ||
-            !reserved || strcmp(name, trace) != 0)
-            continue;
-        *allocated_bytes = allocated;
-        *reserved_bytes = reserved;
-        found = true;
-    }
-    fclose(file);
-    return found;
+    *allocated_bytes = allocated;
+    *reserved_bytes = reserved;
+    return true;
 }

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "cli.h"
+#include "trace/trace.h"
 
 #define PAGE_BYTES ((double)(2u << 20))
 #define FILE_BYTES_MAX ((size_t)64 << 20)
@@ -228,17 +229,9 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
  * says of all: recorded traces have the same names. */
 static void name_of_trace(const struct loader *l, const char *trace, char name[80])
 {
-    static const char *const endings[] = {".gz", ".csv", ".json", ".jsonl", ".pickle"};
-    const char *slash = strrchr(trace, '/');
     char path[80];
 
-    snprintf(name, 80, "%.60s", slash ? slash + 1 : trace);
-    for (unsigned i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
-        char *at = strstr(name, endings[i]);
-
-        if (at && at[strlen(endings[i])] == '\0')
-            *at = '\0';
-    }
+    trace_short_name(trace, name, 61);
     snprintf(path, sizeof(path), "derived/%.60s.", name);
     if (*name && (l->derived || strstr(trace, path) || strstr(l->command, path)))
         snprintf(name + strlen(name), 80 - strlen(name), ", derived");

@@ -51,6 +51,20 @@ void trace_close(struct trace_reader *reader)
     free(reader);
 }
 
+void trace_short_name(const char *path, char *name, size_t size)
+{
+    static const char *const endings[] = {".gz", ".csv", ".json", ".pickle", ".pkl"};
+    const char *slash = strrchr(path, '/');
+
+    snprintf(name, size, "%s", slash ? slash + 1 : path);
+    for (size_t i = 0; i < sizeof(endings) / sizeof(endings[0]); i++) {
+        size_t length = strlen(name), ending = strlen(endings[i]);
+
+        if (length > ending && !strcmp(name + length - ending, endings[i]))
+            name[length - ending] = '\0';
+    }
+}
+
 /* ------------------------------------------------------------------ formats */
 
 static const char *const format_names[TRACE_FORMAT_COUNT] = {

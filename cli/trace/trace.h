@@ -149,6 +149,9 @@ const char *trace_error(struct trace_reader *reader);
 /* NULL is allowed. */
 void trace_close(struct trace_reader *reader);
 
+/* "gpt2" of "data/gpt2.csv.gz", in `name`: without the directory and the endings of traces. */
+void trace_short_name(const char *path, char *name, size_t size);
+
 /* "torch-csv"; never NULL. */
 const char *trace_format_name(enum trace_format format);
 /* false if no format has that name. */
