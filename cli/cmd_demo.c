@@ -21,7 +21,8 @@ static void print_intro(const char *path)
     fprintf(
         stderr,
         "Replaying %s: every allocation of 12 training steps of GPT-2 (24 layers) in PyTorch 2.11\n"
-        "on an NVIDIA H200. Every block is written, and read back through the page tables.\n",
+        "on an NVIDIA H200. Every block's edges and a word in each of its frames are written, and\n"
+        "read back through the page tables.\n",
         path);
 }
 

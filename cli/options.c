@@ -72,7 +72,7 @@ static int hint(const struct cli_command *command, const char *word,
     nearest = word ? cli_nearest(word, names) : NULL;
     if (nearest)
         fprintf(stderr, "Did you mean %s? ", nearest);
-    fprintf(stderr, "Try `moonbright help %s`.\n", command->name);
+    fprintf(stderr, "Try `moonbright %s --help`.\n", command->name);
     return CLI_BAD_INPUT;
 }
 

@@ -28,7 +28,7 @@ run 2 version 1
 run 2 info extra
 run 2 info --jsn
 says err "there is no option --jsn"
-says err "Did you mean --json? Try \`moonbright help info\`."
+says err "Did you mean --json? Try \`moonbright info --help\`."
 run 2 demo trace.csv
 run 2 replay
 says err "no trace was given"
