@@ -274,6 +274,7 @@ TEST(a_fatal_result_loses_the_device)
     rig_open(&r);
     list(&r, pfns);
     struct mb_hw_cmd map = leaves(&r, 0, SLOTS, pfns);
+    fake_pause(NULL, true);
     RT_OK(r.hw->submit(r.dev, r.stream, &map, 1));
     fake_break(719);
     CHECK_EQ(r.hw->health(r.dev), MB_ERR_DEVICE_LOST);
@@ -282,4 +283,5 @@ TEST(a_fatal_result_loses_the_device)
     CHECK(strstr(mb_error_detail(), "719") != NULL);
     r.hw->close(r.dev);
     fake_break(0);
+    fake_pause(NULL, false);
 }

@@ -43,16 +43,10 @@ static struct fake_stream *streams, *null_stream;
 static bool pause_all;
 static int broken;
 
-void fake_hip_break(int result)
-{
-    pthread_mutex_lock(&fake_lock);
-    broken = result;
-    pthread_cond_broadcast(&fake_changed);
-    pthread_mutex_unlock(&fake_lock);
-}
-
 static bool ready(const struct fake_stream *s, const struct item *item)
 {
+    if (broken)
+        return true;
     if (s->paused || pause_all)
         return false;
     for (unsigned i = 0; i < item->after_count; i++) {
@@ -76,6 +70,20 @@ static void wait_for_change(void)
     (void)pthread_cond_timedwait(&fake_changed, &fake_lock, &until);
 }
 
+/* A failure stops the device: what it had begun ends, what waits is dropped, and from here on
+ * nothing of it writes, so that its memory may go. */
+void fake_hip_break(int result)
+{
+    pthread_mutex_lock(&fake_lock);
+    broken = result;
+    pthread_cond_broadcast(&fake_changed);
+    for (struct fake_stream *s = streams; s && broken; s = s->next) {
+        while (s->first)
+            wait_for_change();
+    }
+    pthread_mutex_unlock(&fake_lock);
+}
+
 static void *run_stream(void *user)
 {
     struct fake_stream *s = user;
@@ -92,10 +100,11 @@ static void *run_stream(void *user)
             wait_for_change();
             continue;
         }
-        pthread_mutex_unlock(&fake_lock);
-        if (item->run)
+        if (item->run && !broken) {
+            pthread_mutex_unlock(&fake_lock);
             item->run(item->arguments);
-        pthread_mutex_lock(&fake_lock);
+            pthread_mutex_lock(&fake_lock);
+        }
         s->first = item->next;
         if (!s->first)
             s->last = &s->first;
