@@ -253,7 +253,8 @@ MB_API enum mb_err mb_mem_unreserve(mb_device dev, void *va, uint64_t bytes);
 MB_API enum mb_err mb_mem_create(mb_device dev, uint64_t bytes, mb_mem *out);
 /* Drops the caller's reference; frames go back when the last mapping of them is gone. */
 MB_API enum mb_err mb_mem_release(mb_device dev, mb_mem mem);
-/* One operation, done when the call returns. */
+/* One operation, done when the call returns. When the device is lost or stuck and cannot be waited
+ * for, the error's text says that the pages have changed; every other error leaves them alone. */
 MB_API enum mb_err mb_mem_map(mb_device dev, const struct mb_map_op *op);
 /* All or nothing, in stream order, one submission, no host wait. `ops` may be reused at once. */
 MB_API enum mb_err mb_mem_map_async(mb_device dev, const struct mb_map_op *ops, unsigned count,

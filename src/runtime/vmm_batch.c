@@ -674,6 +674,18 @@ static enum mb_err await_unmaps(const struct mb__vmm *vmm, struct mb__stream *st
     return err;
 }
 
+enum mb_err mb__batch_wait(struct mb_device *dev, struct mb_hw_fence fence)
+{
+    enum mb_err err = dev->hw->ops->fence_wait_host(dev->hw, fence, 0);
+
+    if (err)
+        err = dev->hw->ops->device_sync(dev->hw);
+    if (err)
+        return mb__fail_in(err, "the pages have changed in the order of the device, but it is not "
+                                "known when it is there");
+    return MB_OK;
+}
+
 enum mb_err mb__batch_end(struct mb_device *dev, struct mb__stream *stream, bool host)
 {
     struct mb__vmm *vmm = dev->vmm;
@@ -697,9 +709,7 @@ enum mb_err mb__batch_end(struct mb_device *dev, struct mb__stream *stream, bool
     if (err)
         return err;
     commit(dev);
-    if (host && vmm->ops.count)
-        err = dev->hw->ops->fence_wait_host(dev->hw, fence, 0);
-    return err;
+    return host && vmm->ops.count ? mb__batch_wait(dev, fence) : MB_OK;
 }
 
 enum mb_err mb__vmm_apply(struct mb_device *dev, const struct mb_map_op *ops, unsigned count,

@@ -485,7 +485,7 @@ static enum mb_err submit(struct mb_device *dev, const struct stretch *list, uns
     else
         settle_all(dev, list, count);
     MB_VEC_CLEAR(&vmm->log);
-    return host ? dev->hw->ops->fence_wait_host(dev->hw, fence, 0) : MB_OK;
+    return host ? mb__batch_wait(dev, fence) : MB_OK;
 }
 
 static bool change_early(struct mb_device *dev, struct stretch *s)
