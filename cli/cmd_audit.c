@@ -81,7 +81,7 @@ static const char *outcome_of(const struct audit *audit, uint64_t batch)
     if (audit->count)
         found = bsearch(&key, audit->outcomes, audit->count, sizeof(key), compare_outcomes);
     if (!found)
-        return " (planned; the writer ended before the outcome was known)";
+        return " (planned; whether it was done is not known)";
     return found->kind == MB_AUDIT_DONE ? "" : " (refused; nothing changed)";
 }
 

@@ -229,6 +229,47 @@ TEST(refused_batches_change_nothing_in_the_log)
 #endif
 }
 
+#ifdef MB_FAULT_INJECTION
+/* How many records of the kind the log holds. */
+struct tally {
+    unsigned of[MB_AUDIT_KINDS];
+};
+
+static void count_kinds(void *user, const struct mb_audit_record *record)
+{
+    ((struct tally *)user)->of[record->kind]++;
+}
+#endif
+
+/* Nobody knows whether the device has executed a batch whose submission was taken and whose end
+ * cannot be had: the log must not say that it was refused. */
+TEST(a_batch_of_unknown_outcome_has_none_in_the_log)
+{
+#ifdef MB_FAULT_INJECTION
+    struct mb_map_op op = {.kind = MB_MAP, .prot = MB_PROT_READ_WRITE, .bytes = 4 * RT_MIB};
+    struct tally before = {{0}}, after = {{0}};
+    mb_device dev;
+
+    fresh("");
+    dev = rt_open(config);
+    op.mem = create(dev, 2);
+    op.va = reserve(dev, 2);
+    RT_OK(mb_device_sync(dev));
+    CHECK_OK(mb_audit_read(path, count_kinds, &before, NULL));
+    mb__hw_fault_set(dev->hw, MB_HW_FAULT_fence_record, 1, MB_ERR_DRIVER, true);
+    mb__hw_fault_set(dev->hw, MB_HW_FAULT_device_sync, 1, MB_ERR_DRIVER, true);
+    CHECK_EQ(mb_mem_map(dev, &op), MB_ERR_DEVICE_LOST);
+    CHECK_OK(mb_audit_read(path, count_kinds, &after, NULL));
+    CHECK(after.of[MB_AUDIT_MAP] > before.of[MB_AUDIT_MAP]);
+    CHECK_EQ(after.of[MB_AUDIT_UNDONE], before.of[MB_AUDIT_UNDONE]);
+    CHECK_EQ(after.of[MB_AUDIT_DONE], before.of[MB_AUDIT_DONE]);
+    mb_close(dev);
+    unlink(path);
+#else
+    SKIP("fault injection is not compiled in: configure with MB_FAULTS=ON");
+#endif
+}
+
 /* Growth that fails half-way: the slab that came and went stands in the log as that. */
 TEST(growth_that_fails)
 {
