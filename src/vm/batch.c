@@ -64,7 +64,7 @@ static void start(struct mb_vm *vm)
 static void unref_now(struct mb_vm *vm, uint32_t pfn)
 {
     if (!MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
-        mb__frame_known(vm, mb__frame_of(pfn))->word -= MB__REF;
+        mb__frame_at(vm, mb__frame_of(pfn))->word -= MB__REF;
 }
 
 /* Marks that the batch leaves in slots until it is committed or undone. */

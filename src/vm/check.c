@@ -16,7 +16,7 @@
 
 static enum mb__frame_state state_at(struct mb_vm *vm, uint32_t page)
 {
-    return (enum mb__frame_state)(mb__frame_known(vm, vm->homes[page].frame)->word & MB__STATE);
+    return (enum mb__frame_state)(mb__frame_at(vm, vm->homes[page].frame)->word & MB__STATE);
 }
 
 /* Home pages that may hold something: up to the end of the highest slab. */
@@ -56,18 +56,14 @@ enum mb_err mb__check_frames(struct mb_vm *vm)
         if (hole)
             continue;
         frame = mb__frame_at(vm, home->frame);
-        if (!frame || frame->home != page || state_at(vm, page) == MB__NONE)
+        if (vm->frame_home[home->frame] != page || state_at(vm, page) == MB__NONE)
             return BROKEN("frames: frame %#x of home page %u has another home or no state",
                           home->frame, page);
         if (pooled != (state_at(vm, page) == MB__FREE))
             return BROKEN("frames: home page %u is %sin the pool, its frame is in state %d", page,
                           pooled ? "" : "not ", (int)state_at(vm, page));
-        if (frame->cap != (home->owner ? mb__owner_cap(vm, home->owner) : 0))
-            return BROKEN("frames: the frame of home page %u does not carry the capability of "
-                          "owner %u",
-                          page, home->owner);
-        if ((state_at(vm, page) == MB__OWNED) != (home->owner != 0))
-            return BROKEN("frames: home page %u has owner %u in state %d", page, home->owner,
+        if ((state_at(vm, page) == MB__OWNED) != (frame->owner != 0))
+            return BROKEN("frames: home page %u has owner %u in state %d", page, frame->owner,
                           (int)state_at(vm, page));
     }
     return MB_OK;
@@ -125,15 +121,15 @@ static enum mb_err count_entries(struct mb_vm *vm, uint32_t *entries, uint32_t e
 
             if (!(slots->flags[window->slot + k] & MB__SLOT_MAPPED))
                 continue;
-            if (!frame || (frame->word & MB__STATE) == MB__NONE)
+            if ((frame->word & MB__STATE) == MB__NONE)
                 return BROKEN("refs: a slot names frame %#x, which no slab holds", pfn);
-            entries[frame->home]++;
+            entries[vm->frame_home[mb__frame_of(pfn)]]++;
         }
     }
     for (size_t i = 0; i < vm->queues.count; i++) {
         for (const struct mb__wait *wait = vm->queues.data[i].head; wait; wait = wait->next) {
             for (uint32_t k = 0; wait->kind == MB__WAIT_REFS && k < wait->count; k++)
-                entries[mb__frame_known(vm, mb__frame_of(wait->pfns[k].n))->home]++;
+                entries[vm->frame_home[mb__frame_of(wait->pfns[k].n)]]++;
         }
     }
     return MB_OK;
@@ -155,8 +151,8 @@ enum mb_err mb__check_refs(struct mb_vm *vm)
         if (!vm->homes[page].slab)
             continue;
         frame = mb__frame_at(vm, vm->homes[page].frame);
-        refs = frame ? mb__frame_refs(frame) : 0;
-        if (!frame || refs != entries[page])
+        refs = mb__frame_refs(frame);
+        if (refs != entries[page])
             err = BROKEN("refs: frame %#x (home page %u) has %u references, %u entries name it",
                          vm->homes[page].frame, page, refs, entries[page]);
     }
@@ -177,8 +173,7 @@ enum mb_err mb__check_owned(struct mb_vm *vm)
 
             if (!(slots->flags[window->slot + k] & MB__SLOT_MAPPED))
                 continue;
-            if (!frame || (frame->word & MB__STATE) == MB__FREE ||
-                (frame->word & MB__STATE) == MB__NONE)
+            if ((frame->word & MB__STATE) == MB__FREE || (frame->word & MB__STATE) == MB__NONE)
                 return BROKEN("owned: slot %u of the window at %#" PRIx64
                               " names frame %#x, which is "
                               "not owned",

@@ -15,10 +15,45 @@
  * Trade-off State is kept per frame, not per run, since aliases and partial frees act on single
  *           frames; a pass over 1,024 frames (2 GB) is about a microsecond.
  */
+#define _GNU_SOURCE
 #include <inttypes.h>
+#include <sys/mman.h>
 
 #include "base/err.h"
 #include "vm/internal.h"
+
+/*
+ * One array for every frame that a pfn can name, of which the kernel makes the pages that are used:
+ * a record is found by a shift, and nothing is looked up before it. On a huge page where there is
+ * one, since scattered frames touch a small page each; one holds the records of 512 GiB.
+ */
+static const size_t HUGE_PAGE = 2 << 20;
+static const size_t RECORDS = MB__FRAMES * sizeof(struct mb__frame);
+static const size_t HOMES = MB__FRAMES * sizeof(uint32_t);
+
+enum mb_err mb__frames_open(struct mb_vm *vm)
+{
+    char *memory = mmap(NULL, RECORDS + HOMES + HUGE_PAGE, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    size_t skip = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
+
+    if (memory == MAP_FAILED)
+        return mb__no_host_memory("the records of frames");
+    if (skip)
+        munmap(memory, skip);
+    if (skip < HUGE_PAGE)
+        munmap(memory + skip + RECORDS + HOMES, HUGE_PAGE - skip);
+    vm->frames = (struct mb__frame *)(void *)(memory + skip);
+    vm->frame_home = (uint32_t *)(void *)(memory + skip + RECORDS);
+    (void)madvise(vm->frames, RECORDS, MADV_HUGEPAGE); /* small ones serve as well */
+    return MB_OK;
+}
+
+void mb__frames_close(struct mb_vm *vm)
+{
+    if (vm->frames)
+        munmap(vm->frames, RECORDS + HOMES);
+}
 
 static void set_state(struct mb__frame *frame, enum mb__frame_state state)
 {
@@ -58,7 +93,7 @@ void mb__frame_counts(struct mb_vm *vm, uint32_t first, uint32_t count, bool bec
 void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count)
 {
     for (uint32_t page = first; page < first + count; page++)
-        set_state(mb__frame_known(vm, vm->homes[page].frame), MB__FREE);
+        set_state(mb__frame_at(vm, vm->homes[page].frame), MB__FREE);
     mb__ranges_add(&vm->free, first, count);
     mb__frame_counts(vm, first, count, true);
     vm->draining -= count;
@@ -72,7 +107,7 @@ void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count)
         uint32_t page = first;
 
         for (; page < end; page++) {
-            struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
+            struct mb__frame *frame = mb__frame_at(vm, vm->homes[page].frame);
 
             frame->word &= ~(uint32_t)MB__FENCED;
             if (mb__frame_refs(frame) != 1)
@@ -84,74 +119,53 @@ void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count)
     }
 }
 
-/* The record of a frame, by one shift and one mask. `chunk`: where all of a list lie; NULL: it has
- * to be looked up for each, and NULL comes back where there is none. */
-static inline __attribute__((always_inline)) struct mb__frame *
-record_of(struct mb_vm *vm, struct mb__frame *chunk, uint32_t pfn)
-{
-    enum { SHIFT = 4 };
-    const uint32_t mask = (uint32_t)(MB__FRAME_CHUNK - 1) << SHIFT;
-    char *base = (char *)(chunk ? chunk : vm->frames[mb__chunk_of(pfn)]);
-
-    _Static_assert(sizeof(struct mb__frame) == 1 << SHIFT, "the bytes of a record");
-    return base ? (struct mb__frame *)(void *)(base + (pfn >> (MB__FRAME_PFN_BITS - SHIFT) & mask))
-                : NULL;
-}
-
-/* Where all of a list lie; NULL: there is no such chunk, or there are several. */
-static struct mb__frame *chunk_of_all(const struct mb_vm *vm, const mb_pfn *pfns, uint32_t count)
-{
-    uint32_t differ = 0;
-
-    for (uint32_t i = 0; i < count; i++)
-        differ |= pfns[i].n ^ pfns[0].n;
-    return count && !mb__chunk_of(differ) ? vm->frames[mb__chunk_of(pfns[0].n)] : NULL;
-}
-
 static uint32_t reference(void)
 {
     return MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN) ? 0 : MB__REF;
 }
 
-/* A reference for each as long as there are records, right or wrong; returns how many. *good: they
- * were all right. */
-static inline __attribute__((always_inline)) uint32_t
-count_up(struct mb_vm *vm, struct mb__frame *chunk, const mb_pfn *pfns, uint32_t count,
-         uint32_t leaf_mask, uint64_t cap, bool *good)
+/* Whose capability it is; 0: not that of the frame's owner. */
+static uint32_t owner_of(struct mb_vm *vm, const struct mb__frame *frame, uint64_t cap)
+{
+    if (cap == vm->last_cap && vm->last_owner)
+        return vm->last_owner;
+    if (!frame->owner || mb__owner_cap(vm, frame->owner) != cap)
+        return 0;
+    vm->last_cap = cap;
+    vm->last_owner = frame->owner;
+    return frame->owner;
+}
+
+/* A reference for each, right or wrong; returns whether they were all right. */
+static bool count_up(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count, uint32_t leaf_mask,
+                     uint32_t owner)
 {
     const uint32_t step = reference();
-    uint32_t words = 0, bits = 0, i;
-    uint64_t other = 0;
+    uint32_t words = 0, bits = 0, other = 0;
 
     _Static_assert((uint64_t)MB__REFS_MAX * MB__REF == UINT64_C(1) << 31, "full: the highest bit");
 #pragma GCC unroll 4
-    for (i = 0; i < count; i++) {
-        struct mb__frame *frame = record_of(vm, chunk, pfns[i].n);
+    for (uint32_t i = 0; i < count; i++) {
+        struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(pfns[i].n));
 
-        if (!frame)
-            break;
         bits |= pfns[i].n;
-        other |= frame->cap ^ cap;
+        other |= frame->owner ^ owner;
         words |= frame->word;
         frame->word += step;
     }
-    *good = i == count && !other && !(bits & leaf_mask) && !(words >> 31);
-    return i;
+    return !other && !(bits & leaf_mask) && !(words >> 31);
 }
 
 /* Takes back what count_up() did, and goes up to the frame that is wrong. */
-static uint32_t take_good(struct mb_vm *vm, const mb_pfn *pfns, uint32_t counted,
-                          uint32_t leaf_mask, uint64_t cap)
+static uint32_t take_good(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count, uint32_t leaf_mask,
+                          uint32_t owner)
 {
-    uint32_t i = 0;
+    for (uint32_t i = 0; i < count; i++)
+        mb__frame_at(vm, mb__frame_of(pfns[i].n))->word -= reference();
+    for (uint32_t i = 0;; i++) {
+        struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(pfns[i].n));
 
-    while (counted > 0)
-        record_of(vm, NULL, pfns[--counted].n)->word -= reference();
-    for (;; i++) {
-        struct mb__frame *frame = record_of(vm, NULL, pfns[i].n);
-
-        if (!frame || pfns[i].n & leaf_mask || frame->cap != cap ||
-            mb__frame_refs(frame) >= MB__REFS_MAX)
+        if (pfns[i].n & leaf_mask || frame->owner != owner || mb__frame_refs(frame) >= MB__REFS_MAX)
             return i;
         frame->word += reference();
     }
@@ -160,49 +174,36 @@ static uint32_t take_good(struct mb_vm *vm, const mb_pfn *pfns, uint32_t counted
 uint32_t mb__refs_take(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count, uint32_t leaf_mask,
                        uint64_t cap)
 {
-    struct mb__frame *chunk = chunk_of_all(vm, pfns, count);
-    uint32_t counted;
-    bool good;
+    uint32_t owner = owner_of(vm, mb__frame_at(vm, mb__frame_of(pfns[0].n)), cap);
 
-    if (chunk)
-        counted = count_up(vm, chunk, pfns, count, leaf_mask, cap, &good);
-    else
-        counted = count_up(vm, NULL, pfns, count, leaf_mask, cap, &good);
-    return good ? count : take_good(vm, pfns, counted, leaf_mask, cap);
-}
-
-/* Returns the words of all, together. */
-static inline __attribute__((always_inline)) uint32_t
-count_down(struct mb_vm *vm, struct mb__frame *chunk, const mb_pfn *pfns, uint32_t count)
-{
-    uint32_t words = 0;
-
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < count; i++) {
-        struct mb__frame *frame = record_of(vm, chunk, pfns[i].n);
-
-        frame->word -= MB__REF;
-        words |= frame->word;
-    }
-    return words;
+    if (!owner)
+        return 0;
+    return count_up(vm, pfns, count, leaf_mask, owner)
+               ? count
+               : take_good(vm, pfns, count, leaf_mask, owner);
 }
 
 /* Only a frame that is not OWNED can come free, so mostly none is looked at again. */
 void mb__refs_drop(struct mb_vm *vm, const mb_pfn *pfns, uint32_t count)
 {
     const uint32_t home_only = (uint32_t)MB__DRAINING | (uint32_t)MB__REF; /* and no fence */
-    struct mb__frame *chunk = chunk_of_all(vm, pfns, count);
-    uint32_t words;
+    uint32_t words = 0;
 
     _Static_assert((MB__OWNED & 1) == 0 && (MB__DRAINING & 1) == 1, "told apart by one bit");
     if (MB__VM_MUTANT(MB_VM_ALIAS_COUNT_NOT_TAKEN))
         return;
-    words = chunk ? count_down(vm, chunk, pfns, count) : count_down(vm, NULL, pfns, count);
-    for (uint32_t i = 0; words & 1 && i < count; i++) {
-        struct mb__frame *frame = record_of(vm, chunk, pfns[i].n);
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < count; i++) {
+        struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(pfns[i].n));
 
-        if (frame->word == home_only)
-            mb__frames_free(vm, frame->home, 1);
+        frame->word -= MB__REF;
+        words |= frame->word;
+    }
+    for (uint32_t i = 0; words & 1 && i < count; i++) {
+        uint32_t frame = mb__frame_of(pfns[i].n);
+
+        if (mb__frame_at(vm, frame)->word == home_only)
+            mb__frames_free(vm, vm->frame_home[frame], 1);
     }
 }
 
@@ -339,16 +340,13 @@ static enum mb_err grow_for(struct mb_vm *vm, uint32_t frames, unsigned flags, u
 
 static void hand_out(struct mb_vm *vm, uint32_t owner, struct mb_run *runs, unsigned *count)
 {
-    uint64_t cap = mb__owner_cap(vm, owner);
-
     for (size_t i = 0; i < vm->taken.count; i++) {
         struct mb__span span = vm->taken.data[i];
 
         for (uint32_t page = span.first; page < span.first + span.count; page++) {
-            struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
+            struct mb__frame *frame = mb__frame_at(vm, vm->homes[page].frame);
 
-            vm->homes[page].owner = owner;
-            frame->cap = cap;
+            frame->owner = owner;
             set_state(frame, MB__OWNED);
         }
         mb__frame_counts(vm, span.first, span.count, false);
@@ -422,17 +420,19 @@ static enum mb_err check_run(struct mb_vm *vm, uint32_t owner, struct mb_run run
                         run.frames, run.home.addr);
     for (uint32_t page = first; page < first + run.frames; page++) {
         const struct mb__home_page *home = &vm->homes[page];
+        const struct mb__frame *frame;
 
         if (!home->slab)
             return mb__fail(MB_ERR_NOT_FOUND, "free_pfn: home page %u of the run holds no frame",
                             page - first);
-        if (state_of(mb__frame_known(vm, home->frame)) != MB__OWNED)
+        frame = mb__frame_at(vm, home->frame);
+        if (state_of(frame) != MB__OWNED)
             return mb__fail(MB_ERR_DOUBLE_FREE,
                             "free_pfn: frame %u of the run was given back before", page - first);
-        if (home->owner != owner)
+        if (frame->owner != owner)
             return mb__fail(MB_ERR_INVALID,
                             "free_pfn: frame %u of the run belongs to owner %u, not %u",
-                            page - first, home->owner, owner);
+                            page - first, frame->owner, owner);
     }
     return MB_OK;
 }
@@ -457,10 +457,9 @@ static enum mb_err free_locked(struct mb_vm *vm, uint32_t owner, struct mb_run r
         wait->count = run.frames;
     }
     for (uint32_t page = first; page < first + run.frames; page++) {
-        struct mb__frame *frame = mb__frame_known(vm, vm->homes[page].frame);
+        struct mb__frame *frame = mb__frame_at(vm, vm->homes[page].frame);
 
-        vm->homes[page].owner = 0;
-        frame->cap = 0;
+        frame->owner = 0;
         set_state(frame, MB__DRAINING);
         frame->word |= MB__FENCED;
     }
@@ -508,13 +507,12 @@ enum mb_err mb__vm_trim(struct mb_vm *vm, uint64_t keep_bytes, uint64_t *release
 
 mb_va mb__pfn_home(struct mb_vm *vm, mb_pfn pfn)
 {
-    const struct mb__frame *frame;
+    uint32_t n = mb__frame_of(pfn.n);
     mb_va va = MB_NO_VA;
 
     mb__lock(&vm->lock);
-    frame = mb__frame_at(vm, mb__frame_of(pfn.n));
-    if (frame && state_of(frame) != MB__NONE)
-        va = mb__va_add(mb__slot_va(&vm->region[MB__REGION_HOME], frame->home),
+    if (state_of(mb__frame_at(vm, n)) != MB__NONE)
+        va = mb__va_add(mb__slot_va(&vm->region[MB__REGION_HOME], vm->frame_home[n]),
                         (uint64_t)(pfn.n % MB_FRAME_PFNS) << MB_PFN_SHIFT);
     mb__unlock(&vm->lock);
     return va;
@@ -557,7 +555,7 @@ static void look_at(struct mb_vm *vm, const struct mb__region *region, mb_va va,
     for (uint32_t i = 0; i < count; i++) {
         uint32_t n = pfns ? mb__frame_of(pfns[i].n) : vm->homes[page + i].frame;
         const struct mb__frame *frame = mb__frame_at(vm, n);
-        uint32_t refs = frame && state_of(frame) == MB__OWNED ? mb__frame_refs(frame) : 0;
+        uint32_t refs = state_of(frame) == MB__OWNED ? mb__frame_refs(frame) : 0;
 
         out->refs_high = refs > out->refs_high ? refs : out->refs_high;
         out->in_a_row &= !i || n == before + 1;
@@ -590,7 +588,7 @@ uint32_t mb__pfn_refs(struct mb_vm *vm, mb_pfn pfn)
 
     mb__lock(&vm->lock);
     frame = mb__frame_at(vm, mb__frame_of(pfn.n));
-    if (frame && state_of(frame) == MB__OWNED)
+    if (state_of(frame) == MB__OWNED)
         refs = mb__frame_refs(frame);
     mb__unlock(&vm->lock);
     return refs;

@@ -50,25 +50,20 @@ enum {
     MB__REFS_MAX = 1 << 28,
 };
 
-/* One 2 MiB frame of physical memory; 16 bytes, so that a batch over scattered frames stays in
- * cache. */
+/* One 2 MiB frame of physical memory: what a batch over scattered frames reads and writes. */
 struct mb__frame {
     uint32_t word;
-    uint32_t home; /* its home page; valid unless NONE */
-    uint64_t cap;  /* of its owner, while OWNED; else 0 */
+    uint32_t owner; /* tag of mb__alloc_pfn while OWNED; else 0 */
 };
 
 enum {
-    MB__FRAME_CHUNK_SHIFT = 12, /* frames of a table chunk: 8 GiB */
-    MB__FRAME_CHUNK = 1 << MB__FRAME_CHUNK_SHIFT,
-    MB__FRAME_CHUNKS = 1 << (23 - MB__FRAME_CHUNK_SHIFT), /* 16 TiB in all */
     MB__FRAME_PFN_BITS = MB_FRAME_SHIFT - MB_PFN_SHIFT,
+    MB__FRAMES = 1 << (32 - MB__FRAME_PFN_BITS), /* 16 TiB: every pfn has a record */
 };
 
 /* One page of the home space. */
 struct mb__home_page {
     uint32_t frame; /* physical address >> MB_FRAME_SHIFT; valid while slab is not 0 */
-    uint32_t owner; /* tag of mb__alloc_pfn while the frame is OWNED; 0 otherwise */
     uint32_t slab;  /* index into slabs; 0: a hole */
 };
 
@@ -288,7 +283,10 @@ struct mb_vm {
     struct mb_hw_stream *stream; /* constant; waits for nobody but itself */
     struct mb_hw_fence built;    /* the last building of tables, on the internal stream */
 
-    struct mb__frame *frames[MB__FRAME_CHUNKS];
+    struct mb__frame *frames; /* MB__FRAMES of them, by physical address; see frames.c */
+    uint32_t *frame_home;     /* as many: their home pages; valid unless NONE */
+    uint64_t last_cap;        /* presented last and found right, */
+    uint32_t last_owner;      /* of this owner; 0: none yet */
     struct mb__home_page *homes;
     uint32_t home_pages;
     MB_VEC(struct mb__slab) slabs;  /* [0] is nobody */
@@ -346,29 +344,15 @@ void mb__poll(struct mb_vm *vm);
 bool mb__wait_oldest(struct mb_vm *vm, bool any, struct mb_hw_fence *out);
 
 /* --- frames.c */
-static inline struct mb__frame *mb__frame_at(struct mb_vm *vm, uint32_t frame)
-{
-    struct mb__frame *chunk = vm->frames[frame >> MB__FRAME_CHUNK_SHIFT];
-
-    return chunk ? &chunk[frame & (MB__FRAME_CHUNK - 1)] : NULL;
-}
-/* The same for a frame that a slab holds or held: its chunk exists. */
-static inline struct mb__frame *mb__frame_known(struct mb_vm *vm, uint32_t frame)
-{
-    return &vm->frames[frame >> MB__FRAME_CHUNK_SHIFT][frame & (MB__FRAME_CHUNK - 1)];
-}
+enum mb_err mb__frames_open(struct mb_vm *vm);
+void mb__frames_close(struct mb_vm *vm);
 static inline uint32_t mb__frame_of(uint32_t pfn)
 {
     return pfn >> MB__FRAME_PFN_BITS;
 }
-/* The same in two steps, for lists of frames, which mostly lie in one chunk. */
-static inline uint32_t mb__chunk_of(uint32_t pfn)
+static inline struct mb__frame *mb__frame_at(const struct mb_vm *vm, uint32_t frame)
 {
-    return pfn >> (MB__FRAME_CHUNK_SHIFT + MB__FRAME_PFN_BITS);
-}
-static inline struct mb__frame *mb__frame_in(struct mb__frame *chunk, uint32_t pfn)
-{
-    return &chunk[mb__frame_of(pfn) & (MB__FRAME_CHUNK - 1)];
+    return &vm->frames[frame];
 }
 static inline uint32_t mb__frame_refs(const struct mb__frame *frame)
 {

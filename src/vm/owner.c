@@ -88,7 +88,7 @@ static struct mb__registry *open_files; /* open_lock */
 static pthread_once_t fork_once = PTHREAD_ONCE_INIT;
 static int fork_error; /* of pthread_atfork(); written once */
 
-static const uint64_t FRAMES_MAX = (uint64_t)MB__FRAME_CHUNKS << MB__FRAME_CHUNK_SHIFT;
+static const uint64_t FRAMES_MAX = MB__FRAMES;
 
 static size_t file_bytes(void)
 {

@@ -53,20 +53,6 @@ static void intend_home(struct mb_vm *vm, const struct mb__slab *slab, bool mapp
 
 /* ------------------------------------------------------------ the record of a slab */
 
-static enum mb_err frame_chunks(struct mb_vm *vm, const struct mb_hw_slab *hw)
-{
-    for (uint32_t i = 0; i < hw->frames; i++) {
-        uint32_t n = slab_frame(hw, i);
-        struct mb__frame **chunk = &vm->frames[n >> MB__FRAME_CHUNK_SHIFT];
-
-        if (!*chunk)
-            *chunk = calloc(MB__FRAME_CHUNK, sizeof(**chunk));
-        if (!*chunk)
-            return mb__no_host_memory("the record of frames");
-    }
-    return MB_OK;
-}
-
 /* What the driver gave must be whole frames that nobody holds yet. */
 static enum mb_err check_slab(struct mb_vm *vm, const struct mb_hw_slab *hw, uint64_t bytes)
 {
@@ -77,11 +63,14 @@ static enum mb_err check_slab(struct mb_vm *vm, const struct mb_hw_slab *hw, uin
                         bytes >> 20, hw->frames);
     for (uint32_t i = 0; i < hw->frames; i++) {
         uint32_t n = slab_frame(hw, i);
-        const struct mb__frame *frame = mb__frame_at(vm, n);
 
         if ((hw->pfns ? hw->pfns[i].n : hw->first.n) % MB_FRAME_PFNS)
             return mb__fail(MB_ERR_DRIVER, "the driver's slab is not aligned to 2 MiB");
-        if (frame && (frame->word & MB__STATE) != MB__NONE)
+        if (n >= MB__FRAMES)
+            return mb__fail(MB_ERR_DRIVER,
+                            "the driver gave frame %#x; an entry can name those below %#x", n,
+                            (unsigned)MB__FRAMES);
+        if ((mb__frame_at(vm, n)->word & MB__STATE) != MB__NONE)
             return mb__fail(MB_ERR_DRIVER, "the driver gave frame %u twice", n);
     }
     return MB_OK;
@@ -98,8 +87,9 @@ static void enter(struct mb_vm *vm, uint32_t id)
         struct mb__home_page *page = &vm->homes[slab->first + i];
 
         *page = (struct mb__home_page){.frame = slab_frame(&slab->hw, i), .slab = id};
-        *mb__frame_known(vm, page->frame) = (struct mb__frame){
-            .word = MB__DRAINING | (slab->mapped ? MB__REF : 0), .home = slab->first + i};
+        *mb__frame_at(vm, page->frame) =
+            (struct mb__frame){.word = MB__DRAINING | (slab->mapped ? MB__REF : 0)};
+        vm->frame_home[page->frame] = slab->first + i;
     }
     vm->held += slab->frames;
     vm->draining += slab->frames;
@@ -111,7 +101,7 @@ static void set_mapped(struct mb_vm *vm, struct mb__slab *slab, bool mapped)
         return;
     slab->mapped = mapped;
     for (uint32_t i = 0; i < slab->frames; i++) {
-        struct mb__frame *frame = mb__frame_known(vm, slab_frame(&slab->hw, i));
+        struct mb__frame *frame = mb__frame_at(vm, slab_frame(&slab->hw, i));
 
         if (mapped)
             frame->word += MB__REF;
@@ -124,7 +114,7 @@ static void set_mapped(struct mb_vm *vm, struct mb__slab *slab, bool mapped)
 static void leave(struct mb_vm *vm, struct mb__slab *slab, uint32_t first, uint32_t frames)
 {
     for (uint32_t page = first; page < first + frames; page++) {
-        mb__frame_known(vm, vm->homes[page].frame)->word = MB__NONE;
+        mb__frame_at(vm, vm->homes[page].frame)->word = MB__NONE;
         vm->homes[page] = (struct mb__home_page){0};
     }
     mb__ranges_add(&vm->holes, first, frames);
@@ -255,8 +245,6 @@ static enum mb_err acquire(struct mb_vm *vm, uint32_t at, uint32_t want, uint32_
     if (err)
         return err;
     err = check_slab(vm, &hw, bytes);
-    if (!err)
-        err = frame_chunks(vm, &hw);
     if (!err)
         err = mb__registry_claim(vm, &hw);
     if (err) {
@@ -487,7 +475,7 @@ static void slab_from_pool(struct mb_vm *vm, struct mb__slab *slab)
     slab->free = 0;
     vm->draining += slab->frames;
     for (uint32_t i = 0; i < slab->frames; i++) {
-        struct mb__frame *frame = mb__frame_known(vm, slab_frame(&slab->hw, i));
+        struct mb__frame *frame = mb__frame_at(vm, slab_frame(&slab->hw, i));
 
         frame->word = (frame->word & ~(uint32_t)MB__STATE) | MB__DRAINING;
     }

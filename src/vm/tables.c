@@ -97,14 +97,11 @@ static bool busy(struct mb_vm *vm, const struct mb__region *region, uint32_t slo
 static bool is_foreign(struct mb_vm *vm, const struct mb_hw_view *view, const struct mb_leaf *leaf,
                        bool valid)
 {
-    const struct mb__frame *frame;
+    uint64_t frame = leaf->phys >> MB_FRAME_SHIFT;
 
     if (!valid || leaf->phys == mb__phys_of_pfn(view->clear_pfn))
         return false;
-    if (leaf->phys >> MB_FRAME_SHIFT >= (uint64_t)MB__FRAME_CHUNKS << MB__FRAME_CHUNK_SHIFT)
-        return true;
-    frame = mb__frame_at(vm, (uint32_t)(leaf->phys >> MB_FRAME_SHIFT));
-    return !frame || (frame->word & MB__STATE) == MB__NONE;
+    return frame >= MB__FRAMES || (mb__frame_at(vm, (uint32_t)frame)->word & MB__STATE) == MB__NONE;
 }
 
 static enum mb_err note(struct scrub *scrub, const struct mb__region *region, uint32_t slot,

@@ -64,11 +64,9 @@ void mb__trail_frames(struct mb_vm *vm, enum mb_audit_kind kind, uint32_t owner,
 
 /* ------------------------------------------------------------ batches */
 
-static uint32_t owner_of(struct mb_vm *vm, uint32_t pfn)
+static uint32_t owner_of(const struct mb_vm *vm, uint32_t pfn)
 {
-    const struct mb__frame *frame = mb__frame_at(vm, mb__frame_of(pfn));
-
-    return frame ? vm->homes[frame->home].owner : 0;
+    return mb__frame_at(vm, mb__frame_of(pfn))->owner;
 }
 
 /* One change of a batch; several that go on in addresses and frames are one. */

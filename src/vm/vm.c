@@ -163,8 +163,7 @@ static enum mb_err open_stream(struct mb_vm *vm)
 
 static void free_record(struct mb_vm *vm)
 {
-    for (size_t i = 0; i < MB__FRAME_CHUNKS; i++)
-        free(vm->frames[i]);
+    mb__frames_close(vm);
     mb__ranges_fini(&vm->holes);
     mb__ranges_fini(&vm->free);
     free(vm->homes);
@@ -205,7 +204,9 @@ enum mb_err mb__vm_open(struct mb_hw_dev *hw, const struct mb_vm_config *config,
     vm->config = config ? *config : defaults;
     vm->geo = mb_fmt_geometry(hw->caps.format);
     choose_sizes(vm);
-    err = open_stream(vm);
+    err = mb__frames_open(vm);
+    if (!err)
+        err = open_stream(vm);
     if (err)
         goto undo_record;
     err = open_home(vm);

@@ -38,6 +38,9 @@ static struct rig_config shared(uint64_t mib)
     return config;
 }
 
+/* The highest that a number of 32 bits can name. */
+static const mb_pfn LAST_FRAME = {UINT32_MAX - (MB_FRAME_PFNS - 1)};
+
 static uint64_t entries_written(struct rig *rig)
 {
     struct mb_hw_counters counters;
@@ -87,6 +90,12 @@ TEST(another_owner_s_frame_is_refused)
     CHECK_EQ(entries_written(&rig), before);
     CHECK_OK(present(&rig, va, mine.pfn, mb__owner_cap(rig.vm, 1)));
     CHECK_OK(present(&rig, mb__va_add(va, FRAMES(1)), theirs.pfn, mb__owner_cap(rig.vm, 2)));
+    /* Found right just before is not right for another's frame, the last of all included. */
+    before = entries_written(&rig);
+    CHECK_EQ(present(&rig, va, mine.pfn, mb__owner_cap(rig.vm, 2)), MB_ERR_CORRUPT);
+    CHECK_EQ(present(&rig, va, LAST_FRAME, mb__owner_cap(rig.vm, 2)), MB_ERR_CORRUPT);
+    CHECK_EQ(mb__pfn_refs(rig.vm, mine.pfn), 2);
+    CHECK_EQ(entries_written(&rig), before);
     rig_check(&rig);
     rig_check_tables(&rig);
     rig_close(&other);

@@ -46,7 +46,7 @@ static struct scene set_up(enum mb_vm_policy policy)
     s.slot_flags = &s.region->slot.flags[at];
     s.group = &s.region->group[at >> s.region->group_shift];
     s.window = s.rig.vm->windows.data[*s.slot_window];
-    s.frame = mb__frame_known(s.rig.vm, mb__frame_of(s.run.pfn.n));
+    s.frame = mb__frame_at(s.rig.vm, mb__frame_of(s.run.pfn.n));
     rig_check(&s.rig);
     return s;
 }
@@ -89,18 +89,19 @@ TEST(frames)
 {
     struct scene s = set_up(MB_VM_POLICY_INLINE);
     struct mb_vm *vm = s.rig.vm;
-    struct mb__home_page *page = &vm->homes[s.frame->home];
+    uint32_t *home = &vm->frame_home[mb__frame_of(s.run.pfn.n)];
+    struct mb__home_page *page = &vm->homes[*home];
 
-    BREAK(&s, s.frame->home, s.frame->home + 1, "frames", mb__check_frames);
+    BREAK(&s, *home, *home + 1, "frames", mb__check_frames);
     BREAK(&s, page->slab, 0, "frames", mb__check_frames);
-    BREAK(&s, page->owner, 0, "frames", mb__check_frames);
+    BREAK(&s, s.frame->owner, 0, "frames", mb__check_frames);
     BREAK(&s, s.frame->word, (s.frame->word & ~3u) | MB__FREE, "frames", mb__check_frames);
-    mb__ranges_add(&vm->free, s.frame->home, 1);
+    mb__ranges_add(&vm->free, *home, 1);
     expect_report(&s, "frames", mb__check_frames);
-    mb__ranges_cut(&vm->free, s.frame->home, 1);
-    mb__ranges_add(&vm->holes, s.frame->home, 1);
+    mb__ranges_cut(&vm->free, *home, 1);
+    mb__ranges_add(&vm->holes, *home, 1);
     expect_report(&s, "frames", mb__check_frames);
-    mb__ranges_cut(&vm->holes, s.frame->home, 1);
+    mb__ranges_cut(&vm->holes, *home, 1);
     BREAK(&s, vm->free.total, vm->free.total + 1, "frames", mb__check_frames);
     tear_down(&s);
 }
@@ -228,7 +229,7 @@ TEST(tables)
 {
     struct scene s = set_up(MB_VM_POLICY_INLINE);
     struct mb_vm *vm = s.rig.vm;
-    struct mb__home_page *page = &vm->homes[s.frame->home];
+    struct mb__home_page *page = &vm->homes[vm->frame_home[mb__frame_of(s.run.pfn.n)]];
 
     mb__sim_sem_host(s.rig.hw, 1, 1);
     rig_check_tables(&s.rig);

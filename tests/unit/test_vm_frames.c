@@ -333,6 +333,48 @@ TEST(growth_takes_smaller_slabs_when_large_ones_fail)
     rig_close(&rig);
 }
 
+static enum mb_err (*real_slab_release)(struct mb_hw_dev *, struct mb_hw_slab *);
+static struct mb_hw_slab real_slab;
+
+/* A driver that speaks of frames which no entry can name. */
+static enum mb_err slab_at_the_end(struct mb_hw_dev *dev, uint64_t bytes, mb_va home,
+                                   struct mb_hw_slab *out)
+{
+    enum mb_err err = real_slab_acquire(dev, bytes, home, out);
+
+    real_slab = *out;
+    out->pfns = NULL;
+    out->first.n = UINT32_MAX - (MB_FRAME_PFNS - 1);
+    return err;
+}
+
+static enum mb_err release_real_slab(struct mb_hw_dev *dev, struct mb_hw_slab *slab)
+{
+    (void)slab;
+    return real_slab_release(dev, &real_slab);
+}
+
+TEST(frames_beyond_the_last_number_are_refused)
+{
+    struct rig rig = small_rig(256);
+    const struct mb_hw_ops *ops = rig.hw->ops;
+    struct mb_hw_ops changed = *ops;
+    struct mb_run none;
+    unsigned count;
+
+    real_slab_acquire = ops->slab_acquire;
+    real_slab_release = ops->slab_release;
+    changed.slab_acquire = slab_at_the_end;
+    changed.slab_release = release_real_slab;
+    rig.hw->ops = &changed;
+    CHECK_EQ(ask(&rig, 8, 0, &none, 1, &count), MB_ERR_DRIVER);
+    CHECK_EQ(held(&rig), 0);
+    rig.hw->ops = ops;
+    CHECK_EQ(take(&rig, 8).frames, 8);
+    rig_check(&rig);
+    rig_close(&rig);
+}
+
 TEST(scattered_frames_have_one_home)
 {
     struct rig rig = small_rig(512);
