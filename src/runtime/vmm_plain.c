@@ -26,6 +26,10 @@
  * Locking: the device's lock.
  * Cost: a loop over the pages' records in step 2 and one or two in step 4, one over the operations.
  */
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 #include "base/err.h"
 #include "runtime/access.h"
 #include "runtime/vmm_records.h"
@@ -247,10 +251,37 @@ __attribute__((optimize("O3"))) static void count_up(const struct mb_map_op *op)
     op->mem->shown += count;
 }
 
+/* Four pages from four frames, a store for each; compilers make three. Returns how many. */
+static uint32_t fill_fours(struct page *restrict pages, const mb_pfn *restrict pfns, uint32_t count,
+                           struct mb_mem *mem, uint32_t word)
+{
+    uint32_t i = 0;
+#if defined(__SSE2__)
+    const __m128i owner = _mm_set1_epi64x((long long)(uintptr_t)mem);
+    __m128i words = _mm_add_epi32(_mm_set1_epi32((int)word), _mm_setr_epi32(0, 1, 2, 3));
+
+    _Static_assert(sizeof(struct page) == sizeof(__m128i), "a page is one store");
+    for (; i + 4 <= count; i += 4) {
+        __m128i frames = _mm_loadu_si128((const __m128i *)(const void *)(pfns + i));
+        __m128i low = _mm_unpacklo_epi32(words, frames), high = _mm_unpackhi_epi32(words, frames);
+        __m128i *to = (__m128i *)(void *)(pages + i);
+
+        _mm_storeu_si128(to, _mm_unpacklo_epi64(owner, low));
+        _mm_storeu_si128(to + 1, _mm_unpackhi_epi64(owner, low));
+        _mm_storeu_si128(to + 2, _mm_unpacklo_epi64(owner, high));
+        _mm_storeu_si128(to + 3, _mm_unpackhi_epi64(owner, high));
+        words = _mm_add_epi32(words, _mm_set1_epi32(4));
+    }
+#else
+    (void)pages, (void)pfns, (void)count, (void)mem, (void)word;
+#endif
+    return i;
+}
+
 static void fill_pages(struct page *restrict pages, const mb_pfn *restrict pfns, uint32_t count,
                        struct mb_mem *mem, uint32_t word)
 {
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = fill_fours(pages, pfns, count, mem, word); i < count; i++)
         pages[i] = (struct page){mem, word + i, pfns[i]};
 }
 
