@@ -9,6 +9,9 @@
  *   page by page     one operation for every page, each shows a random page of that object
  *   in any order     the same operations, shuffled
  *   composed         a block of malloc made of holes of one frame each
+ *   scattered        one operation on one of eight objects in turn, whose frames were drawn from all
+ *                    over a pool 32 times as large, where that is no more than 64 GiB
+ *   scattered, cold  the same, and before each call the program wrote 64 MiB of its own
  *
  * value: nanoseconds for each page. Rows of what a call needs undone are told beside it, so each
  * timed call begins from the same state.
@@ -28,6 +31,11 @@ enum {
     SAMPLES = 200,
     WARM_UP = 5,
     SAMPLES_MAX = 4096,
+    POOL = 32, /* scattered: frames for each one that is mapped */
+    POOL_MAX = 32768,
+    OBJECTS = 8,
+    COLD_BYTES = 64 << 20,
+    COLD_SAMPLES = 50, /* each takes long */
 };
 
 enum kind { MAP, REMAP, ALIAS, PROTECT, UNMAP, SLEEP, WAKE, KINDS };
@@ -334,6 +342,81 @@ static enum mb_err composed(struct host *h)
     return err;
 }
 
+/* ------------------------------------------------------------------ scattered frames */
+
+/* An object whose frames are a random choice of those that `ones` still hold, one each. */
+static enum mb_err draw(struct host *h, mb_mem *ones, mb_mem *out)
+{
+    enum mb_err err = MB_OK;
+
+    for (unsigned left = h->pages; !err && left;) {
+        mb_mem *one = &ones[mb__rng_below(&h->rng, POOL * h->pages)];
+
+        if (!*one)
+            continue;
+        err = mb_mem_release(h->dev, *one);
+        *one = NULL;
+        left--;
+    }
+    return err ? err : mb_mem_create(h->dev, size_of(h), out);
+}
+
+static void write_own(char *own)
+{
+    for (size_t i = 0; own && i < COLD_BYTES; i += 64)
+        own[i]++;
+}
+
+/* `own`: the program's memory, written before each call; NULL: none. */
+static enum mb_err tell_scattered(struct host *h, const mb_mem *objects, char *own)
+{
+    const char *how = own ? "scattered, cold" : "scattered";
+    unsigned all = h->samples;
+    enum mb_err err = MB_OK;
+
+    h->samples = own && all > COLD_SAMPLES ? COLD_SAMPLES : all;
+    for (unsigned round = 0; !err && round < h->samples + WARM_UP; round++) {
+        struct mb_map_op map = whole(h, MB_MAP, h->va, objects[round % OBJECTS]);
+        struct mb_map_op unmap = whole(h, MB_UNMAP, h->va, NULL);
+        struct timed t = {0};
+
+        write_own(own);
+        timed_map(h, &t, MAP, &map, 1);
+        keep(h, &t, round);
+        write_own(own);
+        timed_map(h, &t, UNMAP, &unmap, 1);
+        keep(h, &t, round);
+        err = t.err;
+    }
+    if (!err) {
+        tell(h, kind_names[MAP], how, h->us[MAP]);
+        tell(h, kind_names[UNMAP], how, h->us[UNMAP]);
+    }
+    h->samples = all;
+    return err;
+}
+
+static enum mb_err scattered(struct host *h)
+{
+    mb_mem *ones = calloc((size_t)POOL * h->pages, sizeof(mb_mem));
+    char *own = calloc(COLD_BYTES, 1);
+    mb_mem objects[OBJECTS];
+    enum mb_err err = ones && own ? mb_mem_reserve(h->dev, size_of(h), 0, &h->va)
+                                  : mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a pool");
+
+    for (unsigned i = 0; !err && i < POOL * h->pages; i++)
+        err = mb_mem_create(h->dev, MB_FRAME_BYTES, &ones[i]);
+    for (unsigned i = 0; !err && i < OBJECTS; i++)
+        err = draw(h, ones, &objects[i]);
+    if (!err)
+        err = tell_scattered(h, objects, NULL);
+    if (!err)
+        err = tell_scattered(h, objects, own);
+    free(ones);
+    free(own);
+    return err;
+}
+
 /* ------------------------------------------------------------------ one size, one device */
 
 /* Each on a device of its own: what one leaves behind must not serve the next. */
@@ -367,6 +450,8 @@ static enum mb_err one_size(struct host *h, const struct mb__config *config, uin
     apart.window_bytes = 1;
     if (!err && h->pages > 1)
         err = on_device(h, &apart, composed);
+    if (!err && POOL * h->pages <= POOL_MAX)
+        err = on_device(h, config, scattered);
     free(h->ops);
     return err;
 }
