@@ -320,7 +320,7 @@ static int run(int argc, char **argv)
     hot.ns = (uint64_t)milliseconds * 1000000;
     err = mb_open((int)ordinal, config, &hot.dev);
     if (err)
-        return cli_fail(CLI_FAILED, "bench hot", "%s: %s", mb_error_name(err), mb_error_detail());
+        return cli_fail_call("bench hot", err);
     if (strcmp(mb_device_backend(hot.dev), "cuda") != 0)
         hot.no_vendor = "the vendor's pool is not modelled in time";
     else

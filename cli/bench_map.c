@@ -50,7 +50,7 @@ static int measure(const struct cli_command *command, struct rows *rows, unsigne
     if (!err && strcmp(options->name, "beside") != 0 && strcmp(options->name, "host") != 0)
         err = bench_api(device, config, options, on_row, rows);
     if (err)
-        return cli_fail(CLI_FAILED, command->name, "%s: %s", mb_error_name(err), mb_error_detail());
+        return cli_fail_call(command->name, err);
     return CLI_OK;
 }
 

@@ -12,6 +12,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "moonbright.h"
+
 /* What the process exits with. */
 enum cli_exit {
     CLI_OK = 0,
@@ -42,6 +44,9 @@ int cli_main(int argc, char **argv);
 /* Prints «moonbright COMMAND: text» to standard error and returns `code`. */
 __attribute__((format(printf, 3, 4))) int cli_fail(int code, const char *command,
                                                    const char *format, ...);
+/* The same with the text of a call of the library that has just failed; returns the status: a
+ * configuration that is wrong is bad input. */
+int cli_fail_call(const char *command, enum mb_err err);
 /* The word of `words` (NULL ends it) that looks most like `word`, or NULL if none looks like it. */
 const char *cli_nearest(const char *word, const char *const *words);
 

@@ -84,7 +84,7 @@ static int run(int argc, char **argv)
                         argv[1]);
     err = mb_backends(list, BACKENDS_MAX, &found);
     if (err)
-        return cli_fail(CLI_FAILED, "info", "%s: %s", mb_error_name(err), mb_error_detail());
+        return cli_fail_call("info", err);
     if (found > BACKENDS_MAX)
         found = BACKENDS_MAX;
     if (as_json)

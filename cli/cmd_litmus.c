@@ -26,6 +26,7 @@ struct litmus {
     char config[1024];
     struct json_writer json;
     unsigned confirmed, changed, not_run;
+    bool failed; /* a program that ends no context got no answer */
 };
 
 /* What the child sends: fixed size, so that a short read means that it died. */
@@ -154,6 +155,9 @@ static int run_one(struct litmus *l, const struct mb_litmus_info *info, bool nam
     } else if (!ask_apart(l, info->name, &m)) {
         return cli_fail(CLI_FAILED, "litmus", "no process could be made for %s", info->name);
     }
+    if (m.err == MB_ERR_CONFIG) /* of no program */
+        return cli_fail(CLI_BAD_INPUT, "litmus", "%s", m.text);
+    l->failed |= m.err && !info->dangerous;
     tell(l, info, &m);
     return CLI_OK;
 }
@@ -206,7 +210,7 @@ static int run_all(struct litmus *l, const struct mb_litmus_info *list, unsigned
         json_u64(&l->json, "not_run", l->not_run);
         json_end_object(&l->json);
         json_finish(&l->json);
-    } else {
+    } else if (!code) {
         printf("%u confirmed, %u changed, %u not run (seed %llu)\n", l->confirmed, l->changed,
                l->not_run, (unsigned long long)l->seed);
     }
@@ -240,7 +244,7 @@ static int run(int argc, char **argv)
         return CLI_OK;
     }
     code = run_all(&l, list, programs, argv + 1, count);
-    return code ? code : l.changed ? CLI_FAILED : CLI_OK;
+    return code ? code : l.changed || l.failed ? CLI_FAILED : CLI_OK;
 }
 
 const struct cli_command cli_litmus = {
@@ -254,6 +258,6 @@ const struct cli_command cli_litmus = {
             "  --dangerous     also those that may end a CUDA context (each has its own process)\n"
             "  --seed N        of drawn orders (default 1)\n"
             "  --json          one JSON object\n\n"
-            "Exit status 1 if the hardware answers otherwise than a rule says.\n",
+            "Exit status 1 if the hardware answers otherwise than a rule says, or not at all.\n",
     .run = run,
 };

@@ -94,7 +94,7 @@ static int run(int argc, char **argv)
         json_finish(&p.json);
     }
     if (err)
-        return cli_fail(CLI_FAILED, "probe", "%s: %s", mb_error_name(err), mb_error_detail());
+        return cli_fail_call("probe", err);
     if (!p.as_json)
         printf("%u facts differ from the built-in profile, %u were not measured\n", p.differs,
                p.missing);

@@ -39,6 +39,12 @@ int cli_fail(int code, const char *command, const char *format, ...)
     return code;
 }
 
+int cli_fail_call(const char *command, enum mb_err err)
+{
+    return cli_fail(err == MB_ERR_CONFIG ? CLI_BAD_INPUT : CLI_FAILED, command, "%s: %s",
+                    mb_error_name(err), mb_error_detail());
+}
+
 static void print_overview(FILE *out)
 {
     fputs("usage: moonbright COMMAND [OPTION...]\n\ncommands:\n", out);

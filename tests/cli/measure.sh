@@ -37,6 +37,14 @@ run 0 litmus --backend sim stale-valid membar
 says out "2 confirmed, 0 changed, 0 not run"
 run 1 litmus --backend sim --config model:mi210 stale-valid
 says out "rule T1 says: stale to distance 15"
+# A wrong configuration is bad input; a device that cannot be had has confirmed nothing.
+run 2 litmus --config nosuch
+says err "no ':'"
+run 1 litmus --backend sim --device 4096 stale-valid
+says out "failed"
+run 2 probe --backend sim --config nosuch
+run 2 bench hot --backend sim --config nosuch
+run 2 bench map --backend sim --config nosuch
 run 2 litmus --backend sim stale-vali
 says err "did you mean stale-valid"
 
