@@ -101,14 +101,17 @@ static void log_classes(const struct holders *holders)
                     (uint64_t)1 << i, holders->count[i], holders->bytes[i]);
 }
 
+/* " (largest: ...)", or nothing. */
 static void print_top(char *text, size_t size, const struct holders *holders)
 {
     size_t used = 0;
 
     text[0] = 0;
     for (unsigned i = 0; i < TOP && holders->top[i] && used < size; i++)
-        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64, i ? ", " : "",
-                                 holders->top[i]->bytes);
+        used += (size_t)snprintf(text + used, size - used, "%s%" PRIu64,
+                                 i ? ", " : " (largest: ", holders->top[i]->bytes);
+    if (used && used < size)
+        snprintf(text + used, size - used, ")");
 }
 
 enum mb_err mb__oom_report(struct mb__request *req, uint64_t requested, enum mb_err err)
@@ -129,9 +132,9 @@ enum mb_err mb__oom_report(struct mb__request *req, uint64_t requested, enum mb_
     return mb__fail(err,
                     "%" PRIu64 " bytes: the pool owns %" PRIu64 " of %" PRIu64
                     " on the device, %" PRIu64 " live blocks hold %" PRIu64
-                    " (largest: %s); free for this"
-                    " stream %" PRIu64 ", pending on others %" PRIu64 ", largest hole %" PRIu64
-                    "; draining %" PRIu64 "%s; free blocks, or ask for less",
+                    "%s; free for this stream %" PRIu64 ", pending on others %" PRIu64
+                    ", largest hole %" PRIu64 "; draining %" PRIu64
+                    "%s; free blocks, or ask for less",
                     requested, req->pool->heap.total_bytes, dev->hw->caps.total_bytes, holders.live,
                     req->pool->heap.used_bytes, top, holes.usable, holes.pending, holes.largest,
                     vm.draining_bytes, limit);

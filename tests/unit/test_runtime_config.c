@@ -49,6 +49,18 @@ TEST(every_key_arrives)
     CHECK_EQ(config.checks, MB__CHECK_REDZONE | MB__CHECK_LEAKS);
 }
 
+/* Milliseconds that are no number of nanoseconds any more would be a short wait, or one for ever. */
+TEST(a_wait_that_is_too_long)
+{
+    struct mb__config config;
+
+    CHECK_OK(read_text("wait_ms:4294967295", &config));
+    CHECK_EQ(config.wait_ns, UINT64_C(4294967295) * 1000000);
+    CHECK_EQ(read_text("wait_ms:18446744073710", &config), MB_ERR_CONFIG);
+    CHECK(strstr(mb_error_detail(), "wait_ms") && strstr(mb_error_detail(), "4294967295"));
+    CHECK_EQ(read_text("wait_ms:288230376151711744", &config), MB_ERR_CONFIG);
+}
+
 /* A bound of 0 is one, and not the default. */
 TEST(no_cache_is_no_cache)
 {
