@@ -503,6 +503,8 @@ static enum mb_err read_all(struct reader *reader, const char *path)
         if (bytes % sizeof(chunk[0]) && reader->bad_at == UINT64_MAX)
             reader->bad_at = reader->at;
         reader->at += bytes % sizeof(chunk[0]);
+        if (!err && !reader->sum.records && !reader->bad_at) /* no log, perhaps without an end */
+            break;
     }
     if (!err && ferror(reader->file))
         err = io_error("it cannot be read", path);

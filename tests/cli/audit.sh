@@ -43,6 +43,8 @@ says err "expected a frame number"
 run 2 audit "$log" --all --va 1
 says err "exclude each other"
 run 2 audit "$WORK/none"
+run 2 audit /dev/zero # which has no end
+says err "it is no audit log"
 run 2 audit "$TORCH/gpt2.csv.gz"
 says err "it is no audit log"
 finish
