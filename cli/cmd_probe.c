@@ -6,6 +6,7 @@
 #include "cli.h"
 #include "config.h"
 #include "json.h"
+#include "output_file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -78,6 +79,8 @@ static int run(int argc, char **argv)
         return cli_fail(CLI_BAD_INPUT, "probe", "\"%.64s\" was given; expected options only",
                         argv[1]);
     code = device_config("probe", &device, config, sizeof(config));
+    if (!code && path)
+        code = output_check("probe", path);
     if (code)
         return code;
     if (p.as_json) {

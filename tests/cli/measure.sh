@@ -43,6 +43,10 @@ says err "no ':'"
 run 1 litmus --backend sim --device 4096 stale-valid
 says out "failed"
 run 2 probe --backend sim --config nosuch
+# Said before the measurements, not behind them.
+run 1 probe --backend sim -o "$WORK/none/profile"
+says err "cannot be written"
+[ ! -s "$WORK/out" ] || fail "a probe without a place for its profile was run"
 run 2 bench hot --backend sim --config nosuch
 run 2 bench map --backend sim --config nosuch
 run 2 litmus --backend sim stale-vali
