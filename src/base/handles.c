@@ -79,6 +79,7 @@ void mb__handles_del(struct mb__handles *live, const void *handle)
 
 void mb__handles_fini(struct mb__handles *live)
 {
+    pthread_mutex_lock(&live->lock);
     while (live->table) {
         struct mb__handle_table *table = live->table;
 
@@ -86,4 +87,5 @@ void mb__handles_fini(struct mb__handles *live)
         free(table);
     }
     live->used = 0;
+    pthread_mutex_unlock(&live->lock);
 }

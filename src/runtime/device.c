@@ -134,11 +134,22 @@ int mb__device_owning(const struct mb_device *not_this, uint64_t addr)
     return ordinal;
 }
 
-/* The library is unloaded: nobody can name a closed device any more. In a child, another thread of
- * the parent may have held the lock, and nobody gives it back. */
+/* In a child, another thread of the parent may have held the lock, and nobody gives it back. */
+bool mb__device_any_open(void)
+{
+    bool any;
+
+    if (in_fork || pthread_mutex_trylock(&shells_lock))
+        return true;
+    any = opened;
+    pthread_mutex_unlock(&shells_lock);
+    return any;
+}
+
+/* The library is unloaded: nobody can name a closed device any more. */
 __attribute__((destructor)) static void free_shells(void)
 {
-    if (in_fork)
+    if (mb__device_any_open())
         return;
     pthread_mutex_lock(&shells_lock);
     while (shells) {

@@ -26,7 +26,8 @@ static struct mb__handles live =
 
 __attribute__((destructor)) static void forget_pools(void)
 {
-    mb__handles_fini(&live);
+    if (!mb__device_any_open())
+        mb__handles_fini(&live);
 }
 
 /* The record stays with the device: who looked at it without the lock finds the magic gone. */

@@ -380,6 +380,9 @@ enum mb_err mb__device_open(const struct mb__config *config, struct mb_device **
 bool mb__device_close(struct mb_device *dev);
 enum mb_err mb__device_sync(struct mb_device *dev);
 bool mb__device_is_open(const struct mb_device *dev);
+/* For destructors of the library, which run at exit too, before other threads and other libraries'
+ * destructors are done: may anybody still have a handle? */
+bool mb__device_any_open(void);
 /* Ordinal of another open device whose block or mapping holds the address; -1: none. Takes that
  * device's lock, so no device may be locked. */
 int mb__device_owning(const struct mb_device *not_this, uint64_t addr);

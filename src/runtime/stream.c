@@ -553,7 +553,8 @@ static struct mb__handles live =
 
 __attribute__((destructor)) static void forget_events(void)
 {
-    mb__handles_fini(&live);
+    if (!mb__device_any_open())
+        mb__handles_fini(&live);
 }
 
 /* Who looks at it without the lock reads `dev`, which is NULL. */

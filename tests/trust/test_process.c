@@ -301,6 +301,40 @@ static void exit_with_handler(void)
     exit(0);
 }
 
+static mb_device late_other;
+static mb_pool late_pool;
+static mb_event late_event;
+
+/* Behind the library's own destructors, as those of other libraries may be, and as threads are that
+ * nobody stops. */
+__attribute__((destructor(101))) static void use_in_destructor(void)
+{
+    void *block;
+
+    if (!late_pool)
+        return;
+    MUST(!mb_malloc(late_other, 100, &block) && !mb_free(late_other, block));
+    MUST(!mb_pool_malloc_async(late_pool, 100, NULL, &block));
+    MUST(!mb_free_async(late_other, block, NULL));
+    MUST(!mb_event_record(late_other, late_event, NULL));
+    mb_close(late_other);
+    mb_close(late_device);
+}
+
+static void exit_with_destructor(void)
+{
+    late_device = open_device();
+    late_other = open_device();
+    MUST(!mb_event_create(late_other, &late_event));
+    MUST(!mb_pool_create(late_other, &late_pool));
+    exit(0);
+}
+
+TEST(devices_left_open_serve_to_the_very_end)
+{
+    in_child(exit_with_destructor);
+}
+
 TEST(exit_without_close_and_from_a_handler)
 {
     in_child(exit_without_close);
