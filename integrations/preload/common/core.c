@@ -172,6 +172,9 @@ static mb_device try_open(int ordinal) /* open_lock held */
     enum mb_err err;
 
     slots[ordinal].tried = true;
+    /* Before the long wait: a child of another thread would find open_lock locked for ever. */
+    if (!watching_forks)
+        watching_forks = !pthread_atfork(NULL, NULL, in_child);
     snprintf(config, sizeof(config), "%s%s", configured("backend:") ? "" : core_vendor.backend,
              configured("growth:")    ? ""
              : configured("backend:") ? "growth:independent"
@@ -183,8 +186,6 @@ static mb_device try_open(int ordinal) /* open_lock held */
                   mb_error_detail());
         return NULL;
     }
-    if (!watching_forks)
-        watching_forks = !pthread_atfork(NULL, NULL, in_child);
     atomic_store_explicit(&slots[ordinal].dev, dev, memory_order_release);
     return dev;
 }

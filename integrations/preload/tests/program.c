@@ -12,6 +12,7 @@
 #include "program.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -555,6 +556,41 @@ static void forks(void)
     OK(cu.cuMemFree_v2(ptr));
 }
 
+static void *first_alloc(void *user)
+{
+    OK(cu.cuCtxSetCurrent(primary));
+    OK(cu.cuMemAlloc_v2(user, MIB));
+    return NULL;
+}
+
+/* $FIFO is the profile that $MOONBRIGHT names: the device opens as long as nothing is written into
+ * it. A child of that time has none of the locks that the opening thread holds. */
+static void fork_opening(void)
+{
+    int status = -1, fifo = -1;
+    cu_ptr ptr = 0, mine = 0;
+    pthread_t opener;
+    pid_t child;
+
+    OK(pthread_create(&opener, NULL, first_alloc, &ptr));
+    while (fifo < 0) {
+        fifo = open(getenv("FIFO"), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        usleep(1000);
+    }
+    child = fork();
+    MUST(child >= 0);
+    if (!child) {
+        alarm(20);
+        OK(cu.cuMemAlloc_v2(&mine, MIB));
+        OK(cu.cuMemFree_v2(mine));
+        _exit(0);
+    }
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    MUST(!close(fifo));
+    OK(pthread_join(opener, NULL)); /* an empty profile: the driver serves */
+    OK(cu.cuMemFree_v2(ptr));
+}
+
 static void peers(void)
 {
     void *second = NULL;
@@ -693,6 +729,7 @@ static const struct {
              {"pools", pools},
              {"reset", reset},
              {"forks", forks},
+             {"fork_opening", fork_opening},
              {"peers", peers},
              {"contexts", contexts},
              {"off", off},
