@@ -30,6 +30,7 @@ enum {
 enum { POP_S = 1, POP_M, POP_L, POP_XL, POP_RING };
 
 static unsigned launches, invalidates, buffers;
+static unsigned fails_at; /* launch of the batch that the driver refuses, from 1; 0: none */
 static uint32_t written[VIEWS * SLOTS]; /* launches that wrote the slot in this batch */
 static struct mb_rng rng;
 
@@ -92,6 +93,8 @@ static cu_result fake_launch(cu_function function, unsigned gx, unsigned gy, uns
     CHECK(gx == 1 && gy == 1 && gz == 1 && by == 1 && bz == 1 && !shared && !stream && !extra);
     CHECK(bx >= 32 && bx <= MB_POP_THREADS && (bx & (bx - 1)) == 0);
     CHECK_EQ(!head->list, (uintptr_t)function != POP_RING);
+    if (launches + 1 == fails_at)
+        return CU_OUT_OF_MEMORY;
     if (room) { /* no more than what the kernel is given */
         list = malloc(room * sizeof(*list));
         CHECK(list != NULL);
@@ -147,7 +150,15 @@ static cu_result fake_device_ptr(cu_ptr *device, void *ptr, unsigned flags)
     return CU_OK;
 }
 
+static cu_result fake_error_name(cu_result result, const char **name)
+{
+    (void)result;
+    *name = "an error of the fake";
+    return CU_OK;
+}
+
 static const struct mb_cuda_driver driver = {
+    .error_name = fake_error_name,
     .launch = fake_launch,
     .stream_capturing = fake_capturing,
     .capture_mode = fake_capture_mode,
@@ -362,6 +373,45 @@ TEST(random_batches)
     }
     printf("a batch of %u launches\n", most);
     tear_down();
+}
+
+/* A batch of four launches with frame numbers elsewhere; what its caller is told. */
+static enum mb_err submit_refused(unsigned at, struct mb_hw_fence *done)
+{
+    enum mb_err err;
+
+    rig->dev.param_frames = 4;
+    begin();
+    for (unsigned i = 0; i < 20; i++)
+        add_leaves(i, i, 2, false);
+    fails_at = at;
+    err = mb__cuda_inline_submit(&rig->dev, &rig->stream, rig->cmds, rig->count, done);
+    fails_at = 0;
+    return err;
+}
+
+/* All or nothing: a driver that refuses the first launch has changed nothing. Refuses it a later
+ * one, the device may be at work with the first, which nobody can take back: it is lost, and what
+ * the first reads is nobody's any more. */
+TEST(a_launch_that_the_driver_refuses)
+{
+    struct mb_hw_fence done = {0};
+
+    for (unsigned at = 1; at <= 4; at++) {
+        set_up();
+        CHECK_EQ(submit_refused(at, &done), at == 1 ? MB_ERR_NO_MEMORY : MB_ERR_DEVICE_LOST);
+        CHECK(!done.stream && !rig->stream.seq);
+        CHECK_EQ(atomic_load(&rig->dev.lost), at == 1 ? MB_OK : MB_ERR_DEVICE_LOST);
+        CHECK_EQ(rig->dev.lists->taken, at != 1);
+        if (at == 1) {
+            for (unsigned i = 0; i < VIEWS * SLOTS; i++)
+                rig->want[i] = leaf(POISON);
+            CHECK(memcmp(rig->table, rig->want, sizeof(rig->want)) == 0);
+        } else {
+            CHECK(strstr(mb_error_detail(), "in part"));
+        }
+        tear_down();
+    }
 }
 
 TEST(a_frame_of_nobody_is_refused_before_anything_is_sent)

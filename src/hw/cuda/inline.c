@@ -407,9 +407,12 @@ enum mb_err mb__cuda_inline_submit(struct mb_cuda *dev, struct mb_hw_stream *str
         stream->seq = b.seq;
     if (!err)
         *done = (struct mb_hw_fence){stream, b.capturing ? stream->seq + 1 : stream->seq};
-    if (err) /* nothing reads the list: it is free at once */
-        put_list(&b, (struct mb_hw_fence){NULL, 0});
-    else
+    if (!err)
         put_list(&b, *done);
+    else if (!b.launches) /* nothing reads the list: it is free at once */
+        put_list(&b, (struct mb_hw_fence){NULL, 0});
+    else /* the stream has come to know a part of it */
+        err = mb__cuda_lose(dev, MB_ERR_DEVICE_LOST, "a batch was submitted in part: %s",
+                            mb_error_detail());
     return err;
 }
