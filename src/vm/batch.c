@@ -703,7 +703,8 @@ static enum mb_err execute(struct mb_vm *vm, struct mb_hw_stream *stream,
         struct mb__detail detail;
 
         mb__detail_keep(&detail);
-        mb__trail_outcome(vm, false);
+        if (err != MB_ERR_DEVICE_LOST) /* else it may have been executed, in part or whole */
+            mb__trail_outcome(vm, false);
         mb__detail_put(&detail);
         goto undo;
     }

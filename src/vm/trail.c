@@ -162,10 +162,9 @@ enum mb_err mb__trail_plan(struct mb_vm *vm)
     return err;
 }
 
-/* Of a batch with which the vm was lost nobody knows, and so the log does not say. */
 void mb__trail_outcome(struct mb_vm *vm, bool done)
 {
-    if (!vm->journal || (!done && vm->lost))
+    if (!vm->journal)
         return;
     mb__journal_add(vm->journal,
                     (struct mb_audit_record){.kind = done ? MB_AUDIT_DONE : MB_AUDIT_UNDONE,

@@ -265,6 +265,19 @@ TEST(a_batch_of_unknown_outcome_has_none_in_the_log)
     CHECK_EQ(after.of[MB_AUDIT_DONE], before.of[MB_AUDIT_DONE]);
     mb_close(dev);
     unlink(path);
+    /* The same of one with which the backend lost the device. */
+    fresh("");
+    dev = rt_open(config);
+    op.mem = create(dev, 2);
+    op.va = reserve(dev, 2);
+    RT_OK(mb_device_sync(dev));
+    mb__hw_fault_set(dev->hw, MB_HW_FAULT_submit, 1, MB_ERR_DEVICE_LOST, true);
+    CHECK_EQ(mb_mem_map(dev, &op), MB_ERR_DEVICE_LOST);
+    after = (struct tally){{0}};
+    CHECK_OK(mb_audit_read(path, count_kinds, &after, NULL));
+    CHECK_EQ(after.of[MB_AUDIT_UNDONE], 0);
+    mb_close(dev);
+    unlink(path);
 #else
     SKIP("fault injection is not compiled in: configure with MB_FAULTS=ON");
 #endif
