@@ -126,8 +126,8 @@ enum mb_err mb__cuda_queue_poison(struct mb_cuda *dev, struct mb_hw_stream *stre
     struct nvrm_push push;
     uint64_t ticket;
 
-    if (!stream->queue)
-        return mb__fail(MB_ERR_INVALID, "the stream has no helper channel yet");
+    if (!stream->queue || !stream->queue->channel)
+        return mb__fail(MB_ERR_INVALID, "the stream has no helper channel");
     /* Both addresses are in the first page of the control space, where nothing is ever mapped. */
     mb__nvrm_push_init(&push, dev->rm->arch, words, NVRM_WORDS_COPY);
     mb__nvrm_push_copy(&push, 0x100, 0x200, 16, 0);
@@ -413,6 +413,8 @@ enum mb_err mb__cuda_isolated_submit(struct mb_cuda *dev, struct mb_hw_stream *s
         __atomic_store_n(&stream->queue, queue, __ATOMIC_RELEASE);
     }
     b.queue = stream->queue;
+    if (!b.queue->channel) /* stopped while this thread waited for the lock; see lifetime.c */
+        return mb__fail(MB_ERR_DEVICE_LOST, "%s", dev->lost_text);
     err = check(&b, cmds, count, &slots);
     if (!err && slots)
         err = take_staging(&b, 16 * slots);

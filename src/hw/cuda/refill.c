@@ -129,23 +129,31 @@ bool mb__cuda_rescue_invalidate(struct mb_cuda *dev, unsigned timeout_us)
 
 /* ------------------------------------------------------------ watchdog */
 
+/* Under the stream's lock, as the queue's channel may be stopped at any moment; a stream that is
+ * submitting hears of errors itself. */
+static void look_at_queue(struct mb_cuda *dev, struct mb_hw_stream *s)
+{
+    char text[160];
+
+    if (pthread_mutex_trylock(&s->lock))
+        return;
+    if (s->queue && mb__cuda_queue_failed(s->queue, text, sizeof(text)))
+        (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST, "%s", text);
+    pthread_mutex_unlock(&s->lock);
+}
+
 static void look_at_helpers(struct mb_cuda_refill *r)
 {
     struct mb_cuda *dev = r->dev;
     struct nvrm_channel_error error;
-    char text[160];
 
     if (r->queue && mb__nvrm_channel_error(r->queue, &error))
         (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST, "%s", mb_error_detail());
     if (r->rescue && mb__nvrm_channel_error(r->rescue, &error))
         (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST, "%s", mb_error_detail());
     pthread_mutex_lock(&dev->stream_lock);
-    for (struct mb_hw_stream *s = dev->streams; s; s = s->next) {
-        struct mb_cuda_queue *queue = __atomic_load_n(&s->queue, __ATOMIC_ACQUIRE);
-
-        if (queue && mb__cuda_queue_failed(queue, text, sizeof(text)))
-            (void)mb__cuda_lose(dev, MB_ERR_DEVICE_LOST, "%s", text);
-    }
+    for (struct mb_hw_stream *s = dev->streams; s; s = s->next)
+        look_at_queue(dev, s);
     pthread_mutex_unlock(&dev->stream_lock);
     if (r->queue)
         mb__nvrm_channel_poke(r->queue);
