@@ -166,8 +166,10 @@ static void x_cell(FILE *out, const struct figure *f, double x)
 
     fputs("<tr><td>", out);
     html_text(out, chart_number(x, bytes, text));
-    if (!bytes)
-        fprintf(out, " %s", f->x_unit);
+    if (!bytes) {
+        fputc(' ', out);
+        html_text(out, f->x_unit);
+    }
     fputs("</td>", out);
 }
 

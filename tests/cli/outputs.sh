@@ -103,8 +103,11 @@ rows = [{"what": "map", "how": x, "bytes": 1e300, "samples": -1e300, "note": x, 
         {"what": "map x2", "how": x, "bytes": 1e300, "complete_us": {"median": 5}}]
 figure = {"experiment": x, "what": x, "how": x, "metric": x, "unit": x, "x": 1e300, "x_unit": "bytes", "value": 1e308,
           "kind": x, "note": x, "samples": 1e300, "origin": 1e300}
+churn = figure | {"experiment": "churn", "what": "malloc_async", "how": "MoonBright", "metric": "host", "unit": "us",
+                  "x": 1, "x_unit": x, "value": 1, "kind": "measured", "origin": 0}
 objects = [{"bench": x, "device": x, "command": [x, x], "commit": x, "rows": rows},
            {"bench": "bench scale", "rows": rows},
+           {"bench": x, "figures": [churn, churn | {"x": 2}], "origins": [{"machine": x, "file": x}]},
            {"bench": x, "figures": [figure, figure | {"origin": -5, "x": -1e300}], "origins": [{"machine": x, "file": x}]},
            {"programs": [{"name": x, "verdict": x, "answer": x}], "device": x},
            {"facts": [{"name": x, "unit": x, "value": 1, "note": x}], "device": x},
