@@ -106,6 +106,9 @@ static int take_async(const struct source *from, size_t bytes, void *stream, enu
     err = from->pool ? mb_pool_malloc_async(from->pool, bytes, side.stream, &p)
                      : mb_malloc_async(from->dev, bytes, side.stream, &p);
     core_leave();
+    if (lost(err))
+        return zero == PER_THREAD ? REAL(alloc_async_pt, ptr, bytes, stream)
+                                  : REAL(alloc_async, ptr, bytes, stream);
     result = told(err);
     if (!result)
         result = cuda_side_before(&side);

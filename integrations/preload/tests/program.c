@@ -591,6 +591,18 @@ static void fork_opening(void)
     OK(cu.cuMemFree_v2(ptr));
 }
 
+/* A context that a kernel's fault has ended: programs hear of it what the driver says. */
+static void broken(void)
+{
+    cu_ptr ptr = alloc(MIB), bad = 77;
+
+    fake_cuda_break(700);
+    MUST(cu.cuMemAllocAsync(&bad, 64 * MIB, NULL) == 700 && bad == 77);
+    MUST(cu.cuMemAllocAsync_ptsz(&bad, 64 * MIB, NULL) == 700 && bad == 77);
+    MUST(cu.cuMemAlloc_v2(&bad, 64 * MIB) == 700 && bad == 77);
+    MUST(cu.cuMemFree_v2(ptr) == 700);
+}
+
 static void peers(void)
 {
     void *second = NULL;
@@ -730,6 +742,7 @@ static const struct {
              {"reset", reset},
              {"forks", forks},
              {"fork_opening", fork_opening},
+             {"broken", broken},
              {"peers", peers},
              {"contexts", contexts},
              {"off", off},

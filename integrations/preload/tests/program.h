@@ -107,6 +107,7 @@ void find_api(const char *way);
 uint64_t fake_cuda_count(const char *name);
 uint64_t fake_cuda_held_bytes(void);
 void fake_cuda_capture(void *stream);
+void fake_cuda_break(int result);
 
 #define MUST(condition)                                                                            \
     do {                                                                                           \

@@ -55,7 +55,7 @@ if LD_PRELOAD=$library MOONBRIGHT=tables:driver "$program" direct pitch 2>&1 | g
 fi
 
 # Every case by symbols, and what differs between the ways by each of the others.
-for case in names blocks many pitch async capture home info foreign pools pools_reset pools_shared reset forks contexts; do
+for case in names blocks many pitch async capture home info foreign pools pools_reset pools_shared reset forks contexts broken; do
     run direct "$case"
 done
 for way in dlsym default proc proc_v1; do

@@ -33,6 +33,8 @@
 FAKE_API uint64_t fake_cuda_count(const char *name);
 /* Bytes of device memory that are taken: plain blocks and handles. */
 FAKE_API uint64_t fake_cuda_held_bytes(void);
+/* From now on calls that take or give memory end with this, as after a kernel's fault. */
+FAKE_API void fake_cuda_break(int result);
 /* From now on cuStreamIsCapturing tells that this stream is captured; NULL: none. */
 FAKE_API void fake_cuda_capture(void *stream);
 

@@ -28,10 +28,16 @@ struct handle {
 static struct range *ranges;
 static uint64_t held;
 static unsigned ids;
+static int broken; /* set before calls that look at it */
 
 uint64_t fake_cuda_held_bytes(void)
 {
     return held;
+}
+
+void fake_cuda_break(int result)
+{
+    broken = result;
 }
 
 static uint64_t whole(uint64_t bytes)
@@ -77,6 +83,8 @@ static int take(cu_ptr *out, size_t bytes, enum kind kind)
 
     if (!fake_current())
         return FAKE_INVALID_CONTEXT;
+    if (broken)
+        return broken;
     if (!out || !bytes)
         return FAKE_INVALID_VALUE;
     if (kind != HOST && held + bytes > fake_options()->memory_bytes)
@@ -128,6 +136,8 @@ FAKE(cuMemFree_v2, cu_ptr ptr)
 {
     CALLED();
     fake_sync_all();
+    if (broken)
+        return broken;
     return ptr ? give(ptr, false) : FAKE_OK;
 }
 
@@ -337,6 +347,8 @@ FAKE(cuMemCreate, struct handle **out, size_t bytes, const int *prop, unsigned l
     struct handle *h;
 
     CALLED();
+    if (broken)
+        return broken;
     if (!prop || flags || !bytes || bytes % (2 << 20))
         return FAKE_INVALID_VALUE;
     if (held + bytes > fake_options()->memory_bytes)
