@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #define FAKE(name, ...)                                                                            \
     FAKE_API int name(__VA_ARGS__);                                                                \
@@ -17,10 +18,12 @@
 struct fake_stream {
     struct fake_stream *next;
     pthread_t thread;
+    pid_t pid;             /* whose thread it is */
     uint64_t issued, done; /* numbers of work */
     struct item *first, **last;
     unsigned flags;
     bool destroyed, paused;
+    bool ended, joined; /* the thread */
 };
 
 /* Work of a stream that starts when another has come to a number. */
@@ -40,8 +43,9 @@ struct item {
 };
 
 static struct fake_stream *streams, *null_stream;
-static bool pause_all;
+static bool pause_all, process_ends;
 static int broken;
+static _Atomic pid_t owner; /* of the threads of the newest stream */
 
 static bool ready(const struct fake_stream *s, const struct item *item)
 {
@@ -70,6 +74,13 @@ static void wait_for_change(void)
     (void)pthread_cond_timedwait(&fake_changed, &fake_lock, &until);
 }
 
+/* fake_lock held. Of a device that fails, too: what runs then may still use memory. */
+static void wait_until_done(const struct fake_stream *s, uint64_t number)
+{
+    while (s->done < number && !s->ended)
+        wait_for_change();
+}
+
 /* A failure stops the device: what it had begun ends, what waits is dropped, and from here on
  * nothing of it writes, so that its memory may go. */
 void fake_hip_break(int result)
@@ -89,7 +100,7 @@ static void *run_stream(void *user)
     struct fake_stream *s = user;
 
     pthread_mutex_lock(&fake_lock);
-    while (s->first || !s->destroyed) {
+    while (!process_ends && (s->first || !s->destroyed)) {
         struct item *item = s->first;
 
         if (!item) {
@@ -113,8 +124,37 @@ static void *run_stream(void *user)
         free(item);
         pthread_cond_broadcast(&fake_changed);
     }
+    s->ended = true;
     pthread_mutex_unlock(&fake_lock);
     return NULL;
+}
+
+/* fake_lock held, which a thread that has ended needs no more. */
+static void join_ended(void)
+{
+    for (struct fake_stream *s = streams; s; s = s->next) {
+        if (s->ended && !s->joined && s->pid == getpid()) {
+            pthread_join(s->thread, NULL);
+            s->joined = true;
+        }
+    }
+}
+
+/* No thread is left half torn down for a leak check to look at, nor at work when its memory goes.
+ * A child of fork has none of its parent's, and maybe a lock that one of them had. */
+__attribute__((destructor)) static void end_threads(void)
+{
+    if (owner != getpid())
+        return;
+    pthread_mutex_lock(&fake_lock);
+    process_ends = true;
+    pthread_cond_broadcast(&fake_changed);
+    for (struct fake_stream *s = streams; s; s = s->next) {
+        while (s->pid == getpid() && !s->ended)
+            wait_for_change();
+    }
+    join_ended();
+    pthread_mutex_unlock(&fake_lock);
 }
 
 /* fake_lock held */
@@ -124,13 +164,14 @@ static struct fake_stream *new_stream(unsigned flags)
 
     if (!s)
         return NULL;
+    join_ended();
     s->flags = flags;
+    s->pid = owner = getpid();
     s->last = &s->first;
     if (pthread_create(&s->thread, NULL, run_stream, s)) {
         free(s);
         return NULL;
     }
-    pthread_detach(s->thread);
     s->next = streams;
     streams = s;
     return s;
@@ -209,12 +250,8 @@ int fake_enqueue(void *handle, fake_work run, void *arguments)
 void fake_sync_all(void)
 {
     pthread_mutex_lock(&fake_lock);
-    for (struct fake_stream *s = streams; s; s = s->next) {
-        uint64_t until = s->issued;
-
-        while (s->done < until && !broken)
-            wait_for_change();
-    }
+    for (struct fake_stream *s = streams; s; s = s->next)
+        wait_until_done(s, s->issued);
     pthread_mutex_unlock(&fake_lock);
 }
 
@@ -293,8 +330,8 @@ FAKE(hipStreamSynchronize, void *handle)
     s = find(handle);
     if (!s)
         result = FAKE_CONTEXT_DESTROYED;
-    for (uint64_t until = s ? s->issued : 0; s && s->done < until && !broken;)
-        wait_for_change();
+    if (s)
+        wait_until_done(s, s->issued);
     result = broken ? broken : result;
     pthread_mutex_unlock(&fake_lock);
     return result;
@@ -302,9 +339,14 @@ FAKE(hipStreamSynchronize, void *handle)
 
 FAKE(hipDeviceSynchronize, void)
 {
+    int result;
+
     FAKE_ENTER();
     fake_sync_all();
-    return broken;
+    pthread_mutex_lock(&fake_lock);
+    result = broken;
+    pthread_mutex_unlock(&fake_lock);
+    return result;
 }
 
 FAKE(hipStreamIsCapturing, void *handle, int *status)
@@ -361,8 +403,8 @@ FAKE(hipStreamWaitValue64, void *handle, void *address, uint64_t value, unsigned
     s = find(handle);
     if (flags || mask != UINT64_MAX || !fake_is_signal(address)) {
         result = FAKE_INVALID_VALUE;
-    } else if (!s) {
-        result = FAKE_CONTEXT_DESTROYED;
+    } else if (broken || !s) {
+        result = broken ? broken : FAKE_CONTEXT_DESTROYED;
     } else {
         struct item *item = new_item(s, NULL);
 
@@ -394,31 +436,35 @@ FAKE(hipEventDestroy, struct after *event)
 FAKE(hipEventRecord, struct after *event, void *handle)
 {
     struct fake_stream *s;
+    int result;
 
     FAKE_ENTER();
     pthread_mutex_lock(&fake_lock);
     s = find(handle);
-    if (s) {
+    result = broken ? broken : s ? FAKE_OK : FAKE_CONTEXT_DESTROYED;
+    if (!result) {
         append(s, new_item(s, NULL));
         *event = (struct after){s, s->issued};
     }
     pthread_mutex_unlock(&fake_lock);
-    return s ? FAKE_OK : FAKE_CONTEXT_DESTROYED;
+    return result;
 }
 
 FAKE(hipStreamWaitEvent, void *handle, struct after *event, unsigned flags)
 {
     struct fake_stream *s;
+    int result;
 
     FAKE_ENTER();
     if (flags || !event)
         return FAKE_INVALID_VALUE;
     pthread_mutex_lock(&fake_lock);
     s = find(handle);
-    if (s && event->stream)
+    result = broken ? broken : s ? FAKE_OK : FAKE_CONTEXT_DESTROYED;
+    if (!result && event->stream)
         append(s, new_item(s, event));
     pthread_mutex_unlock(&fake_lock);
-    return s ? FAKE_OK : FAKE_CONTEXT_DESTROYED;
+    return result;
 }
 
 /* ------------------------------------------------------------ copies */
