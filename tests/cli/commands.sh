@@ -56,7 +56,7 @@ for name in $commands; do
     grep -qE "^\.B[RI]? \"?$name\b" "$WORK/entries" || fail "the man page has no entry for $name"
 done
 while read -r name; do
-    grep -E '^\.B[RI]? "?bench' "$WORK/entries" | grep -qw "$name" || fail "the man page has no entry for bench $name"
+    grep -qE "^\\.B[RI]? \"?bench.*\\<$name\\>" "$WORK/entries" || fail "the man page has no entry for bench $name"
 done <"$WORK/benches"
 while read -r name; do
     grep -qxF "$name" <<<"$commands" || fail "the man page has an entry for $name, which is no command"

@@ -102,7 +102,7 @@ else
     skip "no C++ compiler"
 fi
 
-if clang=$(find_tool clang-14 clang) && "$clang" --print-targets 2>/dev/null | grep -q amdgcn; then
+if clang=$(find_tool clang-14 clang) && [[ $("$clang" --print-targets 2>/dev/null) == *amdgcn* ]]; then
     opencl=("$clang" -x cl -cl-std=CL1.2 -target amdgcn-amd-amdhsa -mcpu=gfx90a -nogpulib -O2 -Wall -Wextra -Werror
         -I"$root" -I"$tmp")
     check "OpenCL C for gfx90a" "${opencl[@]}" -c -o "$tmp/use.amd.o" "$tmp/use.cl"
