@@ -51,7 +51,7 @@ TEST(crashes)
     abort();
 }
 PROGRAM
-support=$(find "$MB_BUILD_DIR" -name libmoonbright_test_support.a)
+support=$MB_BUILD_DIR/lib/libmoonbright_test_support.a
 read -ra flags < <(pkg-config --cflags --libs cmocka)
 sanitize=(${MB_SANITIZE:+"-fsanitize=$MB_SANITIZE"})
 "$MB_CC" -g "${sanitize[@]}" -I "$MB_SOURCE_DIR/tests" "$scratch/cases.c" "$support" "${flags[@]}" \

@@ -17,7 +17,7 @@
 #include "audit_replay.h"
 #include "test.h"
 
-enum { KILLS = 60, BLOCKS = 20 };
+enum { KILLS = 60, BLOCKS = 20, BEGUN = 60 /* rounds */, GUARD_MS = 600000 };
 
 static char path[64];
 
@@ -31,7 +31,8 @@ static void fresh(void)
     close(fd);
 }
 
-/* Allocates, maps and frees until it is killed; the write end of a pipe tells when it has begun. */
+/* Allocates, maps and frees until it is killed; the write end of a pipe tells when it has begun:
+ * on a busy machine it may not get to run between that and its end. */
 static _Noreturn void work_until_killed(uint64_t seed, int ready)
 {
     static const char *const more[] = {"", ",driver_home:yes", ",policy:fresh", ",tables:isolated"};
@@ -44,9 +45,9 @@ static _Noreturn void work_until_killed(uint64_t seed, int ready)
     snprintf(config, sizeof(config), "backend:sim,device_memory:256m,audit:%s%s", path,
              more[seed % 4]);
     if (mb_open(0, config, &dev) || mb_mem_create(dev, 8 << 20, &mem) ||
-        mb_mem_reserve(dev, 64 << 20, 0, &va) || write(ready, "x", 1) != 1)
+        mb_mem_reserve(dev, 64 << 20, 0, &va))
         _exit(3);
-    for (;;) {
+    for (uint64_t round = 0;; round++) {
         unsigned at = (unsigned)mb_test_random_below(&state, BLOCKS);
         unsigned page = (unsigned)mb_test_random_below(&state, 28);
         struct mb_map_op op = {.kind = mb_test_random(&state) & 1 ? MB_MAP : MB_UNMAP,
@@ -55,6 +56,8 @@ static _Noreturn void work_until_killed(uint64_t seed, int ready)
                                .bytes = 8 << 20,
                                .mem = mem};
 
+        if (round == BEGUN && write(ready, "x", 1) != 1)
+            _exit(5);
         (void)mb_mem_map_async(dev, &op, 1, NULL); /* often refused: mapped, not mapped */
         if (block[at]) {
             if (mb_free_async(dev, block[at], NULL))
@@ -83,7 +86,7 @@ static void kill_one(uint64_t seed)
         work_until_killed(seed, pipe_fd[1]);
     close(pipe_fd[1]);
     wait = (struct pollfd){.fd = pipe_fd[0], .events = POLLIN};
-    CHECK_EQ(poll(&wait, 1, 60000), 1);
+    CHECK_EQ(poll(&wait, 1, GUARD_MS), 1);
     CHECK(wait.revents & POLLIN);
     nanosleep(&pause, NULL);
     CHECK_EQ(kill(child, SIGKILL), 0);

@@ -234,8 +234,10 @@ static pid_t holder(void)
     child = fork();
     CHECK(child >= 0);
     if (!child) {
-        struct rig rig = rig_open(shared(256));
+        struct rig rig;
 
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* if the test fails and nobody ends it */
+        rig = rig_open(shared(256));
         (void)take(&rig, 8);
         if (write(ready[1], "x", 1) != 1)
             _exit(1);
@@ -326,7 +328,7 @@ static void claim_and_fork(enum way way, int tell)
         if (write(tell, &child, sizeof(child)) != sizeof(child))
             _exit(1);
     }
-    (void)alarm(100); /* if the test fails and nobody ends it */
+    (void)alarm(600); /* if the test fails and nobody ends it */
     for (;;)
         pause();
 }

@@ -223,7 +223,7 @@ static void fork_beside_a_search(void)
     MUST(child >= 0);
     if (!child) {
         without_leak_check = 1;
-        (void)alarm(60);
+        (void)alarm(600);
         exit(0);
     }
     MUST(wait_for(child) == 0);

@@ -175,7 +175,8 @@ TEST(few_engines_leave_none)
 
 TEST(a_time_slice_is_set_before_the_channel_runs)
 {
-    struct nvrm_channel_request r = {.copy_engine = 4, .timeslice_us = 32};
+    struct nvrm_channel_request r = {
+        .copy_engine = 4, .timeslice_us = 32, .start_timeout_ns = (uint64_t)600 * 1000000000};
     struct nvrm_channel *ch = NULL;
     struct nvrm_vas *vas;
 

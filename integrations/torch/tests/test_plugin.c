@@ -614,7 +614,7 @@ TEST(a_child_forked_while_blocks_go_to_sleep_drops_its_copies)
     pthread_barrier_wait(&asleep.inside);
     child = fork();
     if (!child) {
-        (void)alarm(60); /* else a hang is the parent's too */
+        (void)alarm(600); /* else a hang is the parent's too */
         drop(weights, 4 * MIB, NULL);
         _exit(!calls_malloc(4 * MIB, 0, NULL) && strstr(calls_text(), "spawn") ? 0 : 1);
     }
