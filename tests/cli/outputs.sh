@@ -35,6 +35,15 @@ def words(pid):
 def state(pid):
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]
+def gone(pid):
+    try:
+        return state(pid) in "ZX"
+    except OSError:
+        return True
+def defaults():
+    """A shell that runs this in the background has its programs ignore SIGINT."""
+    for stop in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(stop, signal.SIG_DFL)
 def start():
     """The command, and its bench, which stands still, so that it cannot be over before the command is interrupted."""
     while True:
@@ -42,26 +51,27 @@ def start():
             with open(f"{work}/{name}", "w") as file:
                 file.write("before")
         process = subprocess.Popen([command, "bench", "all", "--backend", "sim", "--quiet", "--only", "churn", "--html",
-                                    work + "/page.html", "--json", work + "/out.json"])
+                                    work + "/page.html", "--json", work + "/out.json"], preexec_fn=defaults)
         try:
-            while not children(process.pid) or words(children(process.pid)[0]) == words(process.pid):
+            child = None
+            while not child or words(child) == words(process.pid):
                 if process.poll() is not None:
                     raise ProcessLookupError
                 time.sleep(0.001) # what is not the bench yet would not end with the command
-            child = children(process.pid)[0]
-            os.kill(int(child), signal.SIGSTOP)
+                child = next(iter(children(process.pid)), None)
+            os.kill(int(child), signal.SIGSTOP) # the one that was looked at, not the next
             while state(child) not in "TZX":
                 time.sleep(0.001)
             if state(child) == "T":
                 return process, child
-        except (OSError, IndexError):
+        except OSError:
             pass # the bench was over before it could be stopped
         assert process.wait() == 0, process.returncode
 for stop in (signal.SIGINT, signal.SIGTERM):
     process, child = start()
     process.send_signal(stop)
     assert process.wait() == -stop, process.returncode
-    while os.path.exists(f"/proc/{child}") and " Z " not in open(f"/proc/{child}/stat").read():
+    while not gone(child):
         time.sleep(0.01)  # the test's own time limit ends this
     assert sorted(os.listdir(work)) == ["out.json", "page.html"], os.listdir(work)
     assert all(open(f"{work}/{name}").read() == "before" for name in os.listdir(work))
