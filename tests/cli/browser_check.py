@@ -69,7 +69,7 @@ def browse(browser, path, *more):
         return subprocess.run(
             [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage",
              f"--user-data-dir={profile}", "--enable-logging=stderr", "--v=0", "--virtual-time-budget=8000", *more,
-             path.as_uri()], capture_output=True, text=True, timeout=110, check=False)
+             path.as_uri()], capture_output=True, text=True, timeout=600, check=False)
 
 
 def check(browser, page, width, scratch, picture):

@@ -42,48 +42,57 @@ mount -t tmpfs none /proc/driver && mkdir /proc/driver/nvidia && echo stand-in >
 exec "$@"
 SEEM
 chmod +x "$scratch/seem"
-seem() {
-    GRACE=1 MB_GPU_READY=ready PATH=$scratch/bin:$PATH COMMIT='' unshare --mount "$scratch/seem" "$@"
+seem=(env GRACE=1 MB_GPU_READY=ready "PATH=$scratch/bin:$PATH" COMMIT= unshare --mount "$scratch/seem")
+# expect_ended PID: soon. Nobody may have fetched its status yet.
+expect_ended() {
+    local line
+    for _ in {1..600}; do
+        read -r line 2>/dev/null <"/proc/$1/stat" || return 0
+        [[ ${line##*) } != [ZX]* ]] || return 0
+        sleep 0.1
+    done
+    fail "process $1 still runs"
 }
 unshare --mount "$scratch/seem" true 2>/dev/null || skip "no mount namespace can be made here"
 
-# Shares of seconds instead of minutes.
-sed -i 's/step gpu-test 340 60/step gpu-test 8 1/; s/step gpu-variants 180 30/step gpu-variants 20 1/' scripts/gpu-all
-expect 1 seem scripts/gpu-all --stage right --seconds 60 out
+# Shares of seconds instead of minutes, of the first step enough to write what is looked for.
+sed -i 's/step gpu-test 340 60/step gpu-test 15 1/; s/step gpu-variants 180 30/step gpu-variants 200 1/' scripts/gpu-all
+expect 1 "${seem[@]}" scripts/gpu-all --stage right --seconds 600 out
 expect_text "FAIL gpu-test: status 137"
 case $output in *ATTENTION*) fail "what was made of this tree is said to be of another" ;; esac
 expect_text "was still there: ended"
 expect_text "ok   gpu-variants"
 expect_text "verdict: default meets 4"
-# Nobody may have fetched its status yet.
-[ ! -e "/proc/$(cat left.pid)" ] || grep -q ') Z ' "/proc/$(cat left.pid)/stat" || fail "process $(cat left.pid) still runs"
+expect_ended "$(cat left.pid)"
 [ "$(cat out/right-cuda.json)" = '{"what":"first"}' ] || fail "the first step's result is not there"
 [ "$(cat out/right-variants.jsonl)" = '{"what":"second"}' ] || fail "the second step's result is not there"
 [ "$(find out -type f | wc -l)" -le 8 ] || fail "too many files: $(ls out)"
 tar -xzf out/right-logs.tar.gz
-grep -q "budget 0 commit abc1234 ready $PWD/ready" logs/told.txt || fail "the step was told: $(cat logs/told.txt)"
+grep -q "budget 7 commit abc1234 ready $PWD/ready" logs/told.txt || fail "the step was told: $(cat logs/told.txt)"
 grep -q "some failed or were left out" out/gpu-all.txt || fail "gpu-all.txt has no end"
 
 # Not enough time for the second: said, not run.
-sed -i 's/step gpu-variants 20 1/step gpu-variants 20 10/' scripts/gpu-all
+sed -i 's/step gpu-variants 200 1/step gpu-variants 20 10/' scripts/gpu-all
 echo "changed" >>CMakeLists.txt
-expect 1 seem scripts/gpu-all --stage right --seconds 12 out2
+expect 1 "${seem[@]}" scripts/gpu-all --stage right --seconds 5 out2
 expect_text "left out: gpu-variants"
 expect_text "was not made of this tree"
 
 # Stopped from outside, in the middle of a step: once that has written something.
-sed -i 's/step gpu-test 8 1/step gpu-test 300 1/' scripts/gpu-all
+sed -i 's/step gpu-test 15 1/step gpu-test 300 1/' scripts/gpu-all
 rm -rf build/gpu-all
-seem scripts/gpu-all --stage right --seconds 600 out3 >told3.txt 2>&1 &
+"${seem[@]}" scripts/gpu-all --stage right --seconds 600 out3 >told3.txt 2>&1 &
 stage=$!
-for _ in {1..600}; do
-    [ ! -s build/gpu-all/right/cuda.json ] || break
+trap '[ -z "$stage" ] || kill $stage; rm -rf "$scratch"' EXIT # also when this fails
+until [ -s build/gpu-all/right/cuda.json ]; do # the test's own time limit ends this
+    kill -0 $stage || fail "the stage has ended: $(cat told3.txt)"
     sleep 0.1
 done
-kill -TERM "$(pgrep -o -f 'gpu-all --stage right --seconds 600 out3')"
+kill -TERM $stage
 status=0
 wait "$stage" || status=$?
+stage=
 [ "$status" -ne 0 ] || fail "a stage that was stopped passes: $(cat told3.txt)"
 [ "$(cat out3/right-cuda.json)" = '{"what":"first"}' ] || fail "nothing was saved when it was stopped"
-kill "$(cat left.pid)" 2>/dev/null || true
+expect_ended "$(cat left.pid)"
 echo "PASS: gpu_all"
