@@ -35,7 +35,7 @@ names="cuMemAlloc_v2 cuMemAllocPitch_v2 cuMemFree_v2 cuMemAllocAsync cuMemAllocA
 failed=0
 for program in "$work"/static "$work"/shared "$work"/shared12; do
     [ -x "$program" ] || continue
-    LD_LIBRARY_PATH=$fake LD_PRELOAD=$library MOONBRIGHT_PRELOAD=trace timeout 60 "$program" >"$work/out" 2>&1 || {
+    LD_LIBRARY_PATH=$fake LD_PRELOAD=$library MOONBRIGHT_PRELOAD=trace timeout 600 "$program" >"$work/out" 2>&1 || {
         echo "FAIL $(basename "$program"): status $?"
         failed=1
     }
