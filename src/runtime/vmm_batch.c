@@ -676,10 +676,13 @@ static enum mb_err await_unmaps(const struct mb__vmm *vmm, struct mb__stream *st
 
 enum mb_err mb__batch_wait(struct mb_device *dev, struct mb_hw_fence fence)
 {
-    enum mb_err err = dev->hw->ops->fence_wait_host(dev->hw, fence, 0);
+    enum mb_err err;
 
+    mb__unlock(&dev->lock);
+    err = dev->hw->ops->fence_wait_host(dev->hw, fence, 0);
     if (err)
         err = dev->hw->ops->device_sync(dev->hw);
+    mb__lock(&dev->lock);
     if (err)
         return mb__fail_in(err, "the pages have changed in the order of the device, but it is not "
                                 "known when it is there");

@@ -273,6 +273,43 @@ TEST(what_a_batch_shows_is_released_before_it_settles)
     rt_close(dev);
 }
 
+static struct mb_device *waits; /* whose call waits; NULL once it has */
+
+static enum mb_err wait_without_lock(struct mb_hw_dev *hw, struct mb_hw_fence fence, uint64_t ns)
+{
+    if (waits && mb__trylock(&waits->lock)) {
+        mb__unlock(&waits->lock);
+        waits = NULL;
+    }
+    return real_ops->fence_wait_host(hw, fence, ns);
+}
+
+/* The pages may be a stream's that gets there only when another thread has done something. */
+TEST(others_go_on_while_a_mapping_is_awaited)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:128m");
+    struct mb_hw_ops ops = *dev->hw->ops;
+    struct place p = set_up(dev);
+    void *block = rt_malloc(dev, 4 * RT_MIB, p.stream);
+    struct mb_map_op list[4] = {
+        op_of(MB_MAP, p.va, 8, 4, p.mem, 4), op_of(MB_ALIAS, p.va, 12, 1, NULL, 0),
+        op_of(MB_UNMAP, p.va, 12, 1, NULL, 0), op_of(MB_UNMAP, p.va, 8, 4, NULL, 0)};
+
+    list[1].src = block; /* the general way; the others go the short one */
+    real_ops = dev->hw->ops;
+    ops.fence_wait_host = wait_without_lock;
+    dev->hw->ops = &ops;
+    for (unsigned i = 0; i < 4; i++) {
+        waits = dev;
+        RT_OK(mb_mem_map(dev, &list[i]));
+        CHECK_PTR_EQ(waits, NULL);
+    }
+    dev->hw->ops = real_ops;
+    RT_OK(mb_free_async(dev, block, p.stream));
+    tear_down(&p);
+    rt_close(dev);
+}
+
 TEST(a_fork_before_a_batch_settles)
 {
     mb_device dev = rt_open("backend:sim,device_memory:128m");
