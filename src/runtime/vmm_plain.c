@@ -305,17 +305,22 @@ static void settle_maps(struct mb_device *dev, const struct stretch *s)
     }
 }
 
+__attribute__((optimize("O3"))) static void protect_pages(struct page *pages, uint32_t count,
+                                                          uint32_t prot_word)
+{
+    for (uint32_t i = 0; i < count; i++)
+        pages[i].word = (pages[i].word & ~PAGE_PROT) | prot_word;
+}
+
 static void settle_rest(struct mb_device *dev, const struct stretch *s)
 {
-    const uint32_t prot_word = page_word(PAGE_EMPTY, s->prot);
     struct page *pages = pages_of(s);
 
     if (s->kind == MB_UNMAP) {
         let_go(dev, pages, s->pages);
         memset(pages, 0, s->pages * sizeof(*pages));
     } else {
-        for (uint32_t i = 0; i < s->pages; i++)
-            pages[i].word = (pages[i].word & ~PAGE_PROT) | prot_word;
+        protect_pages(pages, s->pages, page_word(PAGE_EMPTY, s->prot));
     }
 }
 
