@@ -123,6 +123,43 @@ TEST(a_prefix_is_shown_not_copied)
     finish(dev, kv);
 }
 
+static uint64_t invalidates(mb_device dev)
+{
+    struct mb_stats stats;
+
+    RT_OK(mb_stats_get(dev, &stats));
+    return stats.invalidates;
+}
+
+/* So it is one list of entries. A close that the same sync carries out brings the invalidate of
+ * what it takes away. */
+TEST(an_attach_to_cleared_addresses_invalidates_nothing)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g,tables:inline");
+    mb_stream stream = rt_stream(dev);
+    mb_kv kv = open_small(dev);
+    mb_kv_seq a = open_seq(kv), b;
+    uint64_t before;
+    uint32_t hit = 0;
+
+    kv_extend(dev, kv, a, prompt, 0, 100, stream);
+    KV_OK(mb_kv_publish(kv, a, prompt, 100));
+    KV_OK(mb_kv_seq_close(kv, a));
+    KV_OK(mb_kv_sync(kv, stream));
+    for (unsigned round = 0; round < 2; round++) {
+        b = open_seq(kv);
+        before = invalidates(dev);
+        KV_OK(mb_kv_attach(kv, b, prompt, 160, &hit));
+        KV_OK(mb_kv_sync(kv, stream));
+        CHECK_EQ(invalidates(dev), before);
+        kv_verify(dev, kv, b, prompt, 96, stream);
+        KV_OK(mb_kv_seq_close(kv, b));
+        KV_OK(mb_kv_sync(kv, stream));
+        CHECK(invalidates(dev) > before);
+    }
+    finish(dev, kv);
+}
+
 TEST(a_fork_copies_at_most_the_tail)
 {
     mb_device dev = rt_open("backend:sim,device_memory:1g");
