@@ -580,7 +580,7 @@ static void fork_opening(void)
     child = fork();
     MUST(child >= 0);
     if (!child) {
-        alarm(20);
+        alarm(600);
         OK(cu.cuMemAlloc_v2(&mine, MIB));
         OK(cu.cuMemFree_v2(mine));
         _exit(0);
