@@ -10,6 +10,7 @@
 #include "derive.h"
 #include "evidence.h"
 #include "page.h"
+#include "sides.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -301,6 +302,7 @@ static int write_json(struct all *all, const char *when)
     json_text(&w, "time", when);
     json_text(&w, "backend", all->backend);
     json_u64(&w, "not_run", all->failed);
+    sides_json(&all->set, &w);
     figures_json(&all->set, &w);
     json_end_object(&w);
     json_finish(&w);
@@ -333,6 +335,7 @@ static int finish(struct all *all)
         strftime(when, sizeof(when), "%Y-%m-%d", &utc);
     derive_steps(&all->set);
     derive_facts(&all->set);
+    derive_serving(&all->set);
     derive_bound_of_80gb(&all->set, all->origin);
     if (all->set.failed)
         return cli_fail(CLI_FAILED, "bench all", "the host is out of memory");

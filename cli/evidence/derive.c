@@ -103,6 +103,63 @@ void derive_facts(struct figures *set)
     }
 }
 
+/* By how many times the one is better than the peer of the same file, model, size and kind. */
+static double better(const struct figures *set, const struct figure *ours, const char *peer)
+{
+    const struct figure *f;
+    unsigned from = 0;
+
+    while ((f = figures_next(set, &from, "kv", ours->what, NULL, ours->metric, ours->x)))
+        if (f->kind == ours->kind && strncmp(f->how, peer, strlen(peer)) == 0 && f->value > 0 &&
+            strcmp(set->origins[f->origin].file, set->origins[ours->origin].file) == 0)
+            return figure_direction(ours) > 0 ? ours->value / f->value : f->value / ours->value;
+    return NAN;
+}
+
+static void most(struct figures *set, const char *beginning, const char *peer, const char *name,
+                 enum figure_kind kind)
+{
+    struct figure best = figure_blank();
+    char how[64], note[160] = "";
+
+    for (unsigned i = 0; i < set->count; i++) {
+        const struct figure *f = &set->list[i];
+        double ratio;
+
+        if (strcmp(f->experiment, "kv") != 0 || f->kind != kind || !(f->value > 0) ||
+            strcmp(f->how, "moonbright") != 0 || strstr(f->what, ", 0% shared") ||
+            strncmp(f->what, beginning, strlen(beginning)) != 0)
+            continue;
+        ratio = better(set, f, peer);
+        if (isnan(ratio) || ratio <= best.value)
+            continue;
+        best = *f;
+        best.value = ratio;
+        snprintf(note, sizeof(note), "%.80s, %.0f %.20s", f->what, f->x, f->x_unit);
+    }
+    if (isnan(best.value))
+        return;
+    snprintf(how, sizeof(how), "MoonBright over %.30s, at most", peer);
+    best.what = name;
+    best.how = how;
+    best.metric = "value";
+    best.unit = "x faster";
+    best.note = note;
+    best.x = best.p99 = best.p999 = best.min = NAN;
+    best.x_unit = "";
+    figures_add(set, &best);
+}
+
+void derive_serving(struct figures *set)
+{
+    static const enum figure_kind kinds[] = {FIGURE_MEASURED, FIGURE_MODELLED};
+
+    for (unsigned k = 0; k < 2; k++) {
+        most(set, "TTFT", "cuda-vmm", "TTFT with prefix cache over vAttention", kinds[k]);
+        most(set, "beam search", "paged", "beam search tokens over vLLM", kinds[k]);
+    }
+}
+
 static void bound(struct figures *set, unsigned origin, const char *what, const char *how,
                   const char *metric, const char *unit, double x, double value)
 {

@@ -15,6 +15,8 @@ double derive_robson(double live_bytes, double page_bytes);
 void derive_steps(struct figures *set);
 /* Experiments "cliff" (frames from the driver, by size) and "tlb", from facts of the probe. */
 void derive_facts(struct figures *set);
+/* Experiment "kv": by which MoonBright's cache is better than its peers, at most, from its runs. */
+void derive_serving(struct figures *set);
 /* The bound for 80 GB, to be held against what is published. */
 void derive_bound_of_80gb(struct figures *set, unsigned origin);
 /* Both bounds for the peak of a trace. */

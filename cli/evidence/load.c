@@ -12,36 +12,39 @@
  *        figures   what `bench all` and the benches of evidence/ write
  *        other     any object that tells its bench or command: its numbers by their own names
  */
-#include "figure.h"
+#include "load_parts.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "cli.h"
-#include "trace/trace.h"
 
 #define PAGE_BYTES ((double)(2u << 20))
 #define FILE_BYTES_MAX ((size_t)64 << 20)
 
-struct loader {
-    struct figures *set;
-    const char *name;
-    struct figure_origin origin; /* of the lines that follow */
-    unsigned origin_index;
-    bool has_origin; /* origin_index is one of the set's */
-    unsigned known;  /* objects that were understood */
-    char machine[192], command[1024];
-    bool derived; /* the file's note says that its traces were not recorded */
-};
-
 /* ------------------------------------------------------------ heads */
 
-static void set_machine(struct loader *l, const char *device, const char *tables)
+/* File names have "nvidia-h200" for what the driver calls "NVIDIA H200": one machine, one name. */
+static void spell_device(char *device)
 {
-    snprintf(l->machine, sizeof(l->machine), "%s%s%s", device && *device ? device : "unknown",
-             tables && *tables ? ", " : "", tables ? tables : "");
+    if (strncmp(device, "nvidia-", 7) != 0)
+        return;
+    for (; *device; device++)
+        *device = (char)(*device == '-' ? ' ' : toupper((unsigned char)*device));
+}
+
+void load_machine(struct loader *l, const char *device, const char *tables)
+{
+    char name[sizeof(l->device)]; /* `device` may be l->device */
+
+    snprintf(name, sizeof(name), "%s", device && *device ? device : "unknown");
+    spell_device(name);
+    memcpy(l->device, name, sizeof(name));
+    snprintf(l->machine, sizeof(l->machine), "%s%s%s", name, tables && *tables ? ", " : "",
+             tables ? tables : "");
     l->origin.machine = l->machine;
 }
 
@@ -67,17 +70,18 @@ static void tables_of_command(struct loader *l)
     const char *at = strstr(l->command, "tables:");
     char tables[24];
 
-    if (at && sscanf(at, "tables:%16[a-z]", tables) == 1 && !strstr(l->machine, "device-")) {
+    if (at && sscanf(at, "tables:%16[a-z]", tables) == 1 && !strstr(l->machine, "device-") &&
+        !strstr(l->machine, tables)) {
         size_t used = strlen(l->machine);
 
         snprintf(l->machine + used, sizeof(l->machine) - used, ", %s", tables);
     }
 }
 
-static void set_origin(struct loader *l, const struct json_value *head)
+static void register_origin(struct loader *l, const struct json_value *head)
 {
     l->origin.file = l->name;
-    l->origin.driver = json_string(head, "driver", "");
+    l->origin.driver = l->driver;
     l->origin.commit = json_string(head, "commit", "");
     l->origin.time = json_string(head, "time", "");
     set_command(l, json_get(head, "command"));
@@ -87,10 +91,31 @@ static void set_origin(struct loader *l, const struct json_value *head)
     l->has_origin = true;
 }
 
+void load_origin(struct loader *l, const struct json_value *head)
+{
+    snprintf(l->driver, sizeof(l->driver), "%s", json_string(head, "driver", ""));
+    register_origin(l, head);
+}
+
+/* Who ran the lines that follow; what a head does not say is as in the one before. */
+static void add_head(struct loader *l, const struct json_value *root)
+{
+    const char *device =
+        json_string(root, "gpu", json_string(root, "machine", json_string(root, "device", "")));
+    char before[sizeof(l->device)];
+
+    memcpy(before, l->device, sizeof(before));
+    load_machine(l, *device ? device : l->device, json_string(root, "tables", ""));
+    if (json_get(root, "driver") || strcmp(before, l->device) != 0)
+        snprintf(l->driver, sizeof(l->driver), "%s", json_string(root, "driver", ""));
+    register_origin(l, root);
+    l->pool = strcmp(json_string(root, "bench", ""), "cuda-async") == 0;
+}
+
 /* ------------------------------------------------------------ rows of times */
 
 /* A count that a file tells; what is none is 0. */
-static unsigned count_of(const struct json_value *row, const char *key)
+unsigned load_count(const struct json_value *row, const char *key)
 {
     double value = json_number(row, key, 0);
 
@@ -199,6 +224,8 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
     double bytes = json_number(row, "bytes", json_number(row, "entries", NAN) * PAGE_BYTES);
     double value = json_number(row, "value", NAN);
 
+    if (!json_get(row, "how"))
+        return; /* a remark, not a result */
     f.what = json_string(row, "what", "");
     f.how = json_string(row, "how", "");
     f.note = json_string(row, "note", "");
@@ -209,7 +236,7 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
     f.x_unit = bytes > 0 ? "bytes" : "";
     if (strcmp(f.experiment, "scale") == 0)
         devices_of(&f, bytes, what);
-    f.samples = count_of(row, "samples");
+    f.samples = load_count(row, "samples");
     f.kind = json_truth(row, "modelled", false) ? FIGURE_MODELLED : FIGURE_MEASURED;
     f.origin = l->origin_index;
     spread(l, f, "host", json_get(row, "host_us"));
@@ -221,120 +248,6 @@ static void add_row(struct loader *l, const struct json_value *row, const char *
     f.unit = unit_of_note(f.note);
     f.value = value;
     figures_add(l->set, &f);
-}
-
-/* ------------------------------------------------------------ traces */
-
-/* "derived/gpt2-xl.csv.gz" is "gpt2-xl, derived", by the row, by the command or by what the file
- * says of all: recorded traces have the same names. */
-static void name_of_trace(const struct loader *l, const char *trace, char name[80])
-{
-    char path[80];
-
-    trace_short_name(trace, name, 61);
-    snprintf(path, sizeof(path), "derived/%.60s.", name);
-    if (*name && (l->derived || strstr(trace, path) || strstr(l->command, path)))
-        snprintf(name + strlen(name), 80 - strlen(name), ", derived");
-}
-
-static void efficiency(struct loader *l, const struct json_value *row, const char *experiment,
-                       enum figure_kind kind, const char *how)
-{
-    struct figure f = figure_blank();
-    char what[80];
-
-    name_of_trace(l, json_string(row, "trace", ""), what);
-    f.experiment = experiment;
-    f.what = what;
-    f.how = how;
-    f.metric = "peak allocated / peak reserved";
-    f.unit = "efficiency";
-    f.value = json_number(row, "efficiency", json_number(row, "efficiency_granted", NAN));
-    f.kind = kind;
-    f.origin = l->origin_index;
-    figures_add(l->set, &f);
-    f.metric = "failed requests";
-    f.unit = "failures";
-    f.value = json_number(row, "failed_requests", NAN);
-    if (!isnan(f.value))
-        figures_add(l->set, &f);
-    f.metric = "addresses handed out";
-    f.unit = "bytes";
-    f.value = json_number(row, "va_handed_out_bytes", NAN);
-    if (!isnan(f.value))
-        figures_add(l->set, &f);
-    f.metric = "epochs";
-    f.unit = "";
-    f.value = json_number(row, "epochs", NAN);
-    if (!isnan(f.value))
-        figures_add(l->set, &f);
-}
-
-static void calls_of_replay(struct loader *l, const struct json_value *row, const char *call)
-{
-    const struct json_value *times = json_get(row, call);
-    struct figure f = figure_blank();
-    char how[80];
-
-    if (!times)
-        return;
-    name_of_trace(l, json_string(row, "trace", ""), how);
-    f.experiment = "replay calls";
-    f.what = call;
-    f.how = how;
-    f.metric = "host";
-    f.unit = "us";
-    f.value = json_number(times, "p50_ns", NAN) / 1e3;
-    f.p99 = json_number(times, "p99_ns", NAN) / 1e3;
-    f.p999 = json_number(times, "p999_ns", NAN) / 1e3;
-    f.samples = count_of(times, "count");
-    f.kind = FIGURE_MEASURED;
-    f.origin = l->origin_index;
-    figures_add(l->set, &f);
-}
-
-/* The rules of another allocator, or MoonBright on the software GPU. */
-static bool is_modelled(const struct json_value *row)
-{
-    return json_truth(row, "model", false) || json_truth(row, "simulated", false) ||
-           strcmp(json_string(row, "backend", ""), "sim") == 0;
-}
-
-static void add_replay(struct loader *l, const struct json_value *row)
-{
-    const char *what = json_string(row, "what", "");
-    bool spread_out = json_number(row, "generated_streams", 0) > 0;
-    char how[160];
-
-    set_machine(l, json_string(row, "device", "software GPU"), json_string(row, "tables", ""));
-    set_origin(l, row);
-    /* The plug-in's replays have no policy: they are MoonBright's by another door. */
-    snprintf(how, sizeof(how), "%.40s, %s%s%.60s",
-             json_string(row, "policy", *what ? "MoonBright" : "?"), *what ? what : "",
-             *what ? ", " : "", l->machine);
-    efficiency(l, row, spread_out ? "efficiency, streams" : "efficiency",
-               is_modelled(row) ? FIGURE_MODELLED : FIGURE_MEASURED, how);
-    calls_of_replay(l, row, "malloc");
-    calls_of_replay(l, row, "free");
-}
-
-static void add_frag(struct loader *l, const struct json_value *root)
-{
-    const struct json_value *rows = json_get(root, "rows");
-    bool limited = json_number(root, "limit_bytes", 0) > 0;
-    bool spread_out = json_number(root, "generated_streams", 0) > 0;
-
-    set_machine(l, "software GPU and models", "");
-    set_origin(l, root);
-    for (const struct json_value *r = rows->first; r; r = r->next) {
-        enum figure_kind kind = is_modelled(r) ? FIGURE_MODELLED : FIGURE_MEASURED;
-
-        efficiency(l, r,
-                   limited      ? "efficiency, limited"
-                   : spread_out ? "efficiency, streams"
-                                : "efficiency",
-                   kind, json_string(r, "policy", "?"));
-    }
 }
 
 /* ------------------------------------------------------------ facts */
@@ -361,8 +274,8 @@ static void add_facts(struct loader *l, const struct json_value *root)
     const char *device = json_string(root, "device", json_string(root, "gpu", "sim"));
     bool model = strcmp(device, "sim") == 0;
 
-    set_machine(l, model ? "software GPU" : device, json_string(root, "tables", ""));
-    set_origin(l, root);
+    load_machine(l, model ? "software GPU" : device, json_string(root, "tables", ""));
+    load_origin(l, root);
     for (const struct json_value *f = json_get(root, "facts")->first; f; f = f->next)
         add_fact(l, json_string(f, "name", ""), json_string(f, "unit", ""),
                  json_number(f, "value", NAN), model ? FIGURE_MODELLED : FIGURE_MEASURED,
@@ -383,7 +296,7 @@ static void add_profile(struct loader *l, char *text)
             sscanf(line, "driver %63s", driver) == 1)
             continue;
         if (sscanf(line, "tables %31s", tables) == 1) {
-            set_machine(l, device, tables);
+            load_machine(l, device, tables);
             l->origin = (struct figure_origin){.file = l->name,
                                                .machine = l->machine,
                                                .driver = driver,
@@ -401,8 +314,8 @@ static void add_litmus(struct loader *l, const struct json_value *root)
     const char *device = json_string(root, "device", json_string(root, "gpu", "sim"));
     bool model = strcmp(device, "sim") == 0;
 
-    set_machine(l, model ? "software GPU" : device, json_string(root, "tables", ""));
-    set_origin(l, root);
+    load_machine(l, model ? "software GPU" : device, json_string(root, "tables", ""));
+    load_origin(l, root);
     for (const struct json_value *p = json_get(root, "programs")->first; p; p = p->next) {
         struct figure f = figure_blank();
 
@@ -473,7 +386,7 @@ static void add_figures(struct loader *l, const struct json_value *root)
             .p99 = json_number(v, "p99", NAN),
             .p999 = json_number(v, "p999", NAN),
             .min = json_number(v, "min", NAN),
-            .samples = count_of(v, "samples"),
+            .samples = load_count(v, "samples"),
             .kind = kind_of(json_string(v, "kind", "")),
             .origin = origin_of(l, root, json_number(v, "origin", 0)),
         };
@@ -498,8 +411,8 @@ static void add_rows(struct loader *l, const struct json_value *root)
 
     if (strncmp(bench, "bench ", 6) == 0)
         bench += 6;
-    set_machine(l, json_string(root, "device", "unknown"), json_string(root, "tables", ""));
-    set_origin(l, root);
+    load_machine(l, json_string(root, "device", "unknown"), json_string(root, "tables", ""));
+    load_origin(l, root);
     for (const struct json_value *r = json_get(root, "rows")->first; r; r = r->next)
         add_row(l, r, bench);
 }
@@ -509,14 +422,12 @@ static void add_test_line(struct loader *l, const struct json_value *root)
 {
     const char *what = json_string(root, "what", "");
 
-    if (strcmp(what, "step") == 0)
-        return; /* of scripts/gpu-bench: what was run, not what came out */
-    if (strcmp(what, "run") == 0) {
-        set_machine(l, json_string(root, "gpu", json_string(root, "machine", "unknown")), "");
-        set_origin(l, root);
-        return;
-    }
-    add_row(l, root, NULL);
+    if (strcmp(what, "step") == 0 || strcmp(what, "run") == 0)
+        return; /* what was run, not what came out */
+    if (strcmp(what, "note") == 0)
+        snprintf(l->label, sizeof(l->label), "%.40s", json_string(root, "label", ""));
+    else
+        add_row(l, root, NULL);
 }
 
 /* ------------------------------------------------------------ any other form */
@@ -573,14 +484,19 @@ static void add_any(struct loader *l, const struct json_value *value, const char
 /* false: there is no number in it */
 static bool add_other(struct loader *l, const struct json_value *root)
 {
+    bool calculated = json_truth(root, "calculated", false);
     unsigned before = l->set->count;
 
     if (!json_get(root, "bench") && !json_get(root, "command"))
         return false;
-    set_machine(l, json_string(root, "device", json_string(root, "machine", "unknown")),
-                json_string(root, "tables", ""));
-    set_origin(l, root);
+    load_machine(l,
+                 json_string(root, "device",
+                             json_string(root, "machine", calculated ? "calculated" : "unknown")),
+                 json_string(root, "tables", ""));
+    load_origin(l, root);
     add_any(l, root, l->name, "", 0);
+    for (unsigned i = before; calculated && i < l->set->count; i++)
+        l->set->list[i].kind = FIGURE_CALCULATED;
     return l->set->count > before;
 }
 
@@ -593,11 +509,13 @@ static void add_kv(struct loader *l, const struct json_value *root)
     bool modelled = strncmp(json_string(root, "figures", ""), "model", 5) == 0;
     struct figure f = figure_blank();
     unsigned before = l->set->count;
-    char name[96];
+    char name[96], how[80];
 
+    snprintf(how, sizeof(how), "%.30s%s%s", json_string(root, "cache", ""), *l->label ? ", " : "",
+             l->label);
     f.experiment = "kv";
     f.what = name;
-    f.how = json_string(root, "cache", "");
+    f.how = how;
     f.origin = l->origin_index;
     f.kind = modelled ? FIGURE_MODELLED : FIGURE_MEASURED;
     if (json_get(root, "ttft_ms") && json_get(root, "tokens")) {
@@ -641,15 +559,17 @@ static bool add_object(struct loader *l, const struct json_value *root)
     else if (is_list(root, "programs"))
         add_litmus(l, root);
     else if (is_list(root, "rows") && json_get(json_get(root, "rows")->first, "policy"))
-        add_frag(l, root);
+        load_frag(l, root);
     else if (is_list(root, "rows") && json_get(json_get(root, "rows")->first, "how"))
         add_rows(l, root);
     else if (json_get(root, "trace") && json_get(root, "efficiency"))
-        add_replay(l, root);
-    else if (is_kv(root) || json_get(root, "what")) {
+        load_replay(l, root);
+    else if (is_kv(root) || (json_get(root, "what") && !is_list(root, "rows"))) {
+        const char *what = json_string(root, "what", "");
+
         /* Lines without an origin of their own have the last one's; a first one makes it. */
-        if (!l->has_origin)
-            set_origin(l, root);
+        if (strcmp(what, "run") == 0 || (!l->has_origin && strcmp(what, "note") != 0))
+            add_head(l, root);
         if (is_kv(root))
             add_kv(l, root);
         else

@@ -5,6 +5,7 @@
  */
 #include "page.h"
 #include "report_parts.h"
+#include "sides.h"
 
 #include <math.h>
 #include <string.h>
@@ -241,153 +242,6 @@ const unsigned report_section_count = sizeof(report_sections) / sizeof(report_se
 
 /* ------------------------------------------------------------ the top */
 
-struct headline {
-    const char *label, *experiment, *what, *metric;
-    double x;
-    const char *stock[2]; /* both baselines */
-};
-static const struct headline headlines[] = {
-    {"map 2 GB, until complete",
-     "map",
-     "map",
-     "complete",
-     2 * GIB,
-     {"CUDA VMM, 2 MB handles", "CUDA VMM, one handle"}},
-    {"map 2 GB, host blocked",
-     "map",
-     "map",
-     "host",
-     2 * GIB,
-     {"CUDA VMM, 2 MB handles", "CUDA VMM, one handle"}},
-    {"unmap 2 GB, until complete",
-     "unmap",
-     "unmap",
-     "complete",
-     2 * GIB,
-     {"CUDA VMM, 2 MB handles", "CUDA VMM, one handle"}},
-    {"remap 2 GB in use",
-     "remap",
-     "remap",
-     "complete",
-     2 * GIB,
-     {"CUDA VMM, 2 MB handles", "CUDA VMM, one handle"}},
-    {"map over entries in use",
-     "map",
-     "map+invalidate",
-     "complete",
-     2 * GIB,
-     {"CUDA VMM, 2 MB handles", "CUDA VMM, one handle"}},
-    {"alias 2 GB",
-     "alias",
-     "alias",
-     "complete",
-     2 * GIB,
-     {"CUDA VMM, 2 MB handles", "CUDA VMM, one handle"}},
-    {"permission of 2 GB",
-     "protect",
-     "protect",
-     "complete",
-     2 * GIB,
-     {"CUDA VMM, 2 MB handles", "CUDA VMM, one handle"}},
-    {"allocate and free 1 MiB",
-     "hot",
-     "pair",
-     "host",
-     MIB,
-     {"cuMemAllocAsync + cuMemFreeAsync, 1 thread", NULL}},
-};
-
-static const struct figure *of_kind(const struct figures *set, const struct headline *h,
-                                    const char *how, enum figure_kind kind)
-{
-    const struct figure *f;
-    unsigned from = 0;
-
-    while ((f = figures_next(set, &from, h->experiment, h->what, how, h->metric, h->x)))
-        if (f->kind == kind && !isnan(f->value) && (how || figure_is_ours(f)))
-            return f;
-    return NULL;
-}
-
-/* The fastest of MoonBright's ways. */
-static const struct figure *best(const struct figures *set, const struct headline *h,
-                                 enum figure_kind kind)
-{
-    const struct figure *f, *found = NULL;
-    unsigned from = 0;
-
-    while ((f = figures_next(set, &from, h->experiment, h->what, NULL, h->metric, h->x)))
-        if (f->kind == kind && figure_is_ours(f) && !isnan(f->value) &&
-            (!found || f->value < found->value))
-            found = f;
-    return found;
-}
-
-static void cell(FILE *out, const struct figure *f, const char *class)
-{
-    char text[48];
-
-    fprintf(out, "<td%s>", class);
-    html_text(out, chart_number(f ? f->value : NAN, false, text));
-    fputs("</td>", out);
-}
-
-static void headline_row(FILE *out, const struct figures *set, const struct headline *h,
-                         enum figure_kind kind)
-{
-    const struct figure *ours = best(set, h, kind), *published, *first, *second;
-    char text[48];
-
-    if (!ours)
-        return;
-    published = of_kind(set, h, "published system (A100)", FIGURE_PUBLISHED);
-    first = of_kind(set, h, h->stock[0], kind);
-    second = h->stock[1] ? of_kind(set, h, h->stock[1], kind) : NULL;
-    fputs("<tr><td>", out);
-    html_text(out, h->label);
-    fputs("<br>", out);
-    page_badge(out, kind);
-    fputs("</td>", out);
-    cell(out, ours, " class=\"best\"");
-    cell(out, first, "");
-    fputs("<td>", out);
-    if (first && ours->value > 0) {
-        html_text(out, chart_number(first->value / ours->value, false, text));
-        fputs("×", out);
-    } else {
-        fputs("–", out);
-    }
-    fputs("</td>", out);
-    cell(out, second, "");
-    cell(out, published, "");
-    fputs("<td class=\"t w\">", out);
-    html_text(out, set->origins[ours->origin].machine);
-    fputs("</td><td class=\"t w\">", out);
-    html_text(out, figure_way(ours));
-    fputs("</td></tr>\n", out);
-}
-
-static void top_table(FILE *out, const struct figures *set)
-{
-    static const enum figure_kind kinds[] = {FIGURE_MEASURED, FIGURE_MODELLED};
-
-    fputs("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"Side by side\">"
-          "<table><caption>Side by side, in microseconds</caption><thead><tr><th>what</th>"
-          "<th>Moon&shy;Bright</th><th>stock<br>driver*</th><th>ratio</th><th>stock,<br>one handle"
-          "</th><th>published<br>(A100)</th><th class=\"t\">machine</th><th class=\"t\">way</th>"
-          "</tr></thead><tbody>\n",
-          out);
-    for (unsigned k = 0; k < 2; k++)
-        for (size_t i = 0; i < sizeof(headlines) / sizeof(headlines[0]); i++)
-            headline_row(out, set, &headlines[i], kinds[k]);
-    fputs(
-        "</tbody></table></div>\n<p class=\"meta\">* With a handle for every 2 MB; for the pair of "
-        "allocate and free, the driver’s warm pool. A ratio compares figures of one machine and "
-        "one kind; published "
-        "figures are of another machine and only stand beside.</p>\n",
-        out);
-}
-
 static void top(FILE *out, const struct figures *set, const struct report_head *head)
 {
     fputs("<header>\n<h1>MoonBright, side by side</h1>\n<p class=\"lead\">What is published, what "
@@ -420,7 +274,7 @@ static void top(FILE *out, const struct figures *set, const struct report_head *
         fputs("</a></li>\n", out);
     }
     fputs("</ul></nav>\n", out);
-    top_table(out, set);
+    sides_html(out, set);
     fputs("</header>\n", out);
 }
 

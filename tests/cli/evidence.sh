@@ -140,8 +140,19 @@ cp "$WORK/all.json" "$WORK/out"
 json '{"published", "measured", "modelled", "calculated"} == {f["kind"] for f in r["figures"]}'
 json 'any("h200" in o["machine"].lower() and o["file"].endswith(".json") for o in r["origins"])'
 json 'any(abs(f["value"] - 693) < 1 for f in r["figures"] if f["what"] == "Robson bound, 2 MB pages" and f["kind"] == "calculated")'
+# What is published stands beside the stock driver and MoonBright, each row of one machine and one file.
+json 'any(s["what"] == "map 2 GB, until complete" and s["published"] == 14 and s["published_stock"] == 36000
+          and s["stock"] == 27370.91 and s["stock_other_way"] == 99.19 and s["moonbright"] == 11.7
+          and 2339 < s["ratio"] < 2340 and s["kind"] == "measured" and s["machine"] == "NVIDIA H200"
+          for s in r["side_by_side"])'
+json 'all(s["kind"] == "not run" and s["moonbright"] is None and s["ratio"] is None
+          for s in r["side_by_side"] if s["what"].startswith("allocation time saved"))'
+json '{"page tables of 128 MB", "TLB flush, above a map", "map 2 GB, four GPUs at once", "addresses 80 GB can need",
+       "TTFT with prefix cache over vAttention", "beam search tokens over vLLM", "allocation time saved, mean",
+       "first touch of a page above a hit"} <= {s["what"] for s in r["side_by_side"]}'
 cp "$WORK/page.html" "$WORK/out"
 says out "viewport"
+says out "not run"
 says out "<svg"
 says out "prefers-color-scheme:dark"
 says out "27,371"
@@ -151,6 +162,34 @@ fi
 run 0 bench compare "$WORK/all.json" "$WORK/all.json"
 run 0 bench all --no-run --html - --include "$SOURCE/bench/results/frag-models.json"
 says out "llama-recompute"
+# Every published figure is in a row, and nothing that is committed comes from a machine that nobody knows.
+run 0 bench all --no-run --json "$WORK/all.json" --html "$WORK/page.html" --include "$SOURCE"/bench/results/*.json*
+cp "$WORK/all.json" "$WORK/out"
+json 'all(any(f["value"] in (s["published"], s["published_stock"]) for s in r["side_by_side"])
+          for f in r["figures"] if f["kind"] == "published")'
+json 'not [o for o in r["origins"] if o["machine"].startswith("unknown")]'
+json 'len({o["machine"].split(",")[0] for o in r["origins"] if "h200" in o["machine"].lower()
+           and "simulated" not in o["machine"] and "model" not in o["machine"]}) == 1'
+# The vendor's pool is not MoonBright; what compared nothing is not compared.
+json 'all(f["how"] == "CUDA'"'"'s pool" for f in r["figures"] if "efficiency" in f["experiment"]
+          and r["origins"][f["origin"]]["file"].endswith("pool-h200.jsonl"))'
+json 'all("first form" in f["how"] for f in r["figures"] if f["experiment"] == "kv" and f["unit"] == "ms"
+          and r["origins"][f["origin"]]["file"].endswith("kv-h200-first.jsonl") and f["what"].startswith("TTFT"))'
+json 'any(s["what"].startswith("TTFT") and s["file"].endswith("kv-h200.jsonl") and 1.9 < s["moonbright"] < 1.95
+          for s in r["side_by_side"])'
+# Of two machines no ratio is made.
+python3 - "$WORK" <<'PYTHON'
+import json, sys
+row = lambda how, us: {"what": "map", "how": how, "bytes": 2147483648, "samples": 5, "modelled": False, "host_us": {"median": us},
+                       "complete_us": {"median": us}}
+for name, device, rows in (("one", "A", [row("device-inline", 5)]), ("two", "B", [row("CUDA VMM, 2 MB handles", 500)]),
+                           ("both", "C", [row("device-inline", 7), row("CUDA VMM, 2 MB handles", 70)])):
+    json.dump({"bench": "bench map", "device": device, "driver": "1", "rows": rows}, open(f"{sys.argv[1]}/{name}.json", "w"))
+PYTHON
+run 0 bench all --no-run --json - --include "$WORK/one.json" "$WORK/two.json"
+json '[s["ratio"] for s in r["side_by_side"] if s["what"] == "map 2 GB, until complete"] == [None]'
+run 0 bench all --no-run --json - --include "$WORK/one.json" "$WORK/two.json" "$WORK/both.json"
+json '[(s["moonbright"], s["ratio"]) for s in r["side_by_side"] if s["what"] == "map 2 GB, until complete"] == [(7, 10)]'
 run 2 bench all --backend sim
 says err "say where to"
 run 2 bench all --html - --only nothing

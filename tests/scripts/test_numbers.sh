@@ -37,6 +37,9 @@ check 0 <<<'About 33,500 us (`bench/results/a.json`), which is about 5% off.
 <!-- no result: five percent is what the script allows -->'
 check 1 <<<'It takes 12.7 us (`bench/results/b.json`).'
 expect_text "bench/results/b.json is not there"
+check 1 <<<'It is 18.5 times
+lower.'
+expect_text "«18.5 times"
 # Only in some rows.
 check 1 <<<'<!-- source: bench/results/a.json#"two" -->
 It takes 32,951 us.'
