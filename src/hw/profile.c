@@ -12,6 +12,7 @@
 
 enum { LINE_BYTES = 256 };
 #define MAGIC "moonbright-profile 1"
+#define VALUE_MAX 9007199254740992.0 /* 2^53: costs become whole nanoseconds of 64 bits */
 
 static const struct {
     const char *name, *unit;
@@ -167,10 +168,10 @@ static enum mb_err take_fact(struct mb_profile *p, const char *key, const char *
         if (!isnan(p->value[i]))
             return mb__fail(MB_ERR_PARSE, "line %u: %s is given twice", number, key);
         v = strtod(value, &end);
-        if (!*value || *end || !isfinite(v) || v < 0)
+        if (!*value || *end || !(v >= 0 && v <= VALUE_MAX))
             return mb__fail(MB_ERR_PARSE,
-                            "line %u: %s is \"%.40s\"; a number from 0 on is expected", number, key,
-                            value);
+                            "line %u: %s is \"%.40s\"; a number from 0 to 2^53 is expected", number,
+                            key, value);
         p->value[i] = v;
         return MB_OK;
     }
