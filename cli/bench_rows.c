@@ -62,6 +62,8 @@ void rows_begin(struct rows *rows, unsigned device, const char *config, const ch
     if (gmtime_r(&now, &utc))
         strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &utc);
     rows->json.out = stdout;
+    if (!rows->as_json && !info.available)
+        return; /* opening it will say why */
     if (!rows->as_json) {
         printf("%s on device %u, %s (%s); times in microseconds\n", command_line, device,
                info.device_name, info.driver);

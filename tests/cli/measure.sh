@@ -15,6 +15,12 @@ json 'all(row["modelled"] for row in r["rows"])'
 run 0 bench map --backend sim --sizes 2MiB --samples 3
 says out "«modelled»"
 says out "CUDA VMM, one handle"
+# Of a GPU that cannot be opened the reason, and no heading above nothing.
+if ! ldconfig -p | grep -q libcuda.so.1; then
+    run 1 bench map --backend cuda --sizes 2MiB
+    says err "MB_ERR_NO_DEVICE"
+    [ ! -s "$WORK/out" ] || fail "a heading without rows: $(cat "$WORK/out")"
+fi
 run 2 bench map --sizes 3KiB
 says err "multiples of 2MiB"
 run 2 bench map too many words
