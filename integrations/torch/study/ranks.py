@@ -53,6 +53,7 @@ def train(rank, world, backend, share, cpu):
         stats = device_of_rank.stats()
         held = f", {device_of_rank.tables}: {stats['requested_peak_bytes']:,} of {stats['reserved_peak_bytes']:,} bytes"
     print(f"rank {rank} of {world}: loss {float(loss.detach()):.4f}, weights {'equal' if same else 'DIFFER'}{held}", flush=True)
+    dist.barrier()  # gloo aborts a rank whose peer is gone before the last exchange has ended on both sides
     dist.destroy_process_group()
     return same
 
