@@ -128,7 +128,7 @@ static void tell(struct litmus *l, const struct mb_litmus_info *info, const stru
     else
         l->changed++;
     if (!l->as_json) {
-        printf("%-20s %-10s %s", info->name, word(m), m->text);
+        printf("%-24s %-10s %s", info->name, word(m), m->text);
         if (!m->err && m->verdict == MB_LITMUS_CHANGED)
             printf("; rule %s says: %s", info->rule, info->expected);
         putchar('\n');
@@ -166,7 +166,7 @@ static void print_list(const struct litmus *l, const struct mb_litmus_info *list
 {
     (void)l;
     for (unsigned i = 0; i < count; i++)
-        printf("%-20s %s\n%-20s rule %s: %s%s\n", list[i].name, list[i].question, "", list[i].rule,
+        printf("%-24s %s\n%-24s rule %s: %s%s\n", list[i].name, list[i].question, "", list[i].rule,
                list[i].expected, list[i].dangerous ? " (dangerous)" : "");
 }
 

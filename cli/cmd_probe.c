@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "moonbright.h"
 
@@ -46,6 +47,8 @@ static void on_fact(void *user, const struct mb_fact *fact)
     printf("%-20s", fact->name);
     if (isnan(fact->value))
         printf("%12s %-6s", "-", fact->unit);
+    else if (strcmp(fact->unit, "bits") == 0) /* as doc/probe.md and doc/formats.md write them */
+        printf("%#12llx %-6s", (unsigned long long)fact->value, fact->unit);
     else
         printf("%12.10g %-6s", fact->value, fact->unit);
     printf(" %-13s", word(fact->verdict));

@@ -41,6 +41,11 @@ run 0 litmus --backend sim --json
 json 'r["changed"] == 0 and r["not_run"] == 0 and r["confirmed"] == len(r["programs"])'
 run 0 litmus --backend sim stale-valid membar
 says out "2 confirmed, 0 changed, 0 not run"
+run 0 litmus --backend sim
+says out "l1-noncoherent-unfenced  confirmed  old"
+says out "walk-ahead               confirmed "
+run 0 probe --backend sim -o "$WORK/sim.profile"
+says out " 0x681 bits"
 run 1 litmus --backend sim --config model:mi210 stale-valid
 says out "rule T1 says: stale to distance 15"
 # A wrong configuration is bad input; a device that cannot be had has confirmed nothing.
