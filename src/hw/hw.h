@@ -109,7 +109,7 @@ struct mb_hw_caps {
     unsigned group_slots;     /* 16 on NVIDIA, 1 elsewhere */
     bool fresh_is_default;    /* always-fresh is the better default policy here */
     uint64_t total_bytes;     /* device memory that slabs may take */
-    uint64_t slab_step_bytes; /* smallest sensible slab: growth near the peak, <= 32 MiB */
+    uint64_t slab_step_bytes; /* growth of who holds much is in such steps; <= 32 MiB */
     uint64_t va_bytes;        /* how much address space va_reserve can give in all */
     uint64_t leaf_sizes;      /* bit s set: leaves of 1 << s bytes are possible */
     /* Costs for policy decisions: profile values, ns. */

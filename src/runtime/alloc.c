@@ -159,7 +159,7 @@ static uint64_t fragments(const struct mb__request *req)
 /* Would the block be better composed of fragments, because there are too many of them? */
 static bool should_compose(const struct mb__request *req, const struct hole *hole)
 {
-    return req->stream && !req->pool->keep && req->bytes >= MB_FRAME_BYTES &&
+    return req->stream && !req->pool->keep && req->bytes >= MB__NEAR_FRAME &&
            hole->node->bytes != req->bytes && req->dev->config.growth != MB__GROWTH_FAST &&
            !req->dev->hw->caps.host_blocking &&
            fragments(req) > req->pool->heap.total_bytes / MB__FRAGMENT_SHARE;
@@ -235,7 +235,7 @@ static enum mb_err finished(struct mb__request *req)
     bool host = !req->stream;
 
     if (req->pool->opportunistic || host)
-        mb__promote(req->pool, true);
+        mb__promote_for(req->pool, req->stream);
     req->ordered = true;
     return req->dev->config.growth == MB__GROWTH_FAST ? from_holes(req) : from_both(req);
 }

@@ -304,13 +304,18 @@ int64_t mb__place_cost(struct mb__range range, uint64_t bytes, uint64_t addr)
            fragment_cost(range.addr, end);
 }
 
-/* What a block will be worth as a hole; blocks inside a frame do not differ by their place. */
+/* What a block will be worth as a hole. One that nearly fills a frame should lie in one: else it
+ * leaves a head and a tail, of which a composed block can use one each. Smaller ones do not care:
+ * kept out of the way of boundaries they would leave a gap in each frame. */
 static int64_t hole_cost(uint64_t addr, uint64_t bytes)
 {
     struct mb__range range = {addr, bytes};
     struct parts parts = parts_of(&range);
+    uint64_t smaller = parts.head < parts.tail ? parts.head : parts.tail;
 
-    return bytes < FRAME ? 0 : COST_EDGE * (int64_t)(parts.head + parts.tail);
+    if (bytes >= FRAME)
+        return COST_EDGE * (int64_t)(parts.head + parts.tail);
+    return bytes < MB__NEAR_FRAME ? 0 : COST_EDGE * (int64_t)smaller;
 }
 
 int64_t mb__place(struct mb__range range, uint64_t bytes, uint64_t *addr)

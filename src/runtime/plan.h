@@ -19,6 +19,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/types.h"
+
+/* Bytes from which on a block nearly fills a frame, and is placed with care as larger ones are. */
+#define MB__NEAR_FRAME (MB_FRAME_BYTES - MB_FRAME_BYTES / 8)
+
 /* A free range; ranges that touch have been joined. */
 struct mb__range {
     uint64_t addr, bytes;

@@ -4,7 +4,7 @@
  * pools.
  *
  * A pool takes frames from vm when what it holds does not suffice, and then exactly what is
- * missing, up to the backend's smallest sensible slab. It keeps them until it is trimmed, or until
+ * missing, up to vm's step (mb__vm_step()). It keeps them until it is trimmed, or until
  * a synchronize finds it above its release threshold, or until another pool is about to fail.
  *
  * Locking: the device's lock.
@@ -138,14 +138,41 @@ static uint64_t round_up(uint64_t value, uint64_t step)
     return step ? (value + step - 1) / step * step : value;
 }
 
-/* Takes frames from vm into the ready lane. */
-static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes)
+/* Whose order new frames join: the stream's, while no other has anything free here, so that they
+ * make one hole with its own bytes around them; else nobody's, so that none waits for another's. */
+static enum mb_err lane_of_growth(struct mb_pool *pool, struct mb__stream *stream,
+                                  struct mb__lane **out)
+{
+    struct mb__lane *lane;
+    enum mb_err err;
+
+    *out = &pool->ready;
+    if (!stream || pool->keep || pool->apart.free_bytes)
+        return MB_OK;
+    err = mb__pool_lane(pool, stream, &lane);
+    if (err)
+        return err;
+    for (uint32_t i = 0; i < pool->lane_count / 64; i++) {
+        uint64_t own = lane->held == &pool->held[i] ? lane->bit : 0;
+
+        if (pool->held[i] & ~own)
+            return MB_OK;
+    }
+    *out = lane;
+    return MB_OK;
+}
+
+/* Takes frames from vm, free for all but in the lane that suits `stream`. */
+static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes, struct mb__stream *stream)
 {
     uint32_t frames = (uint32_t)(bytes / FRAME);
     unsigned count = 0, flags = MB_PFN_NEAR_HIGH;
+    struct mb__lane *lane;
     struct mb_run *runs;
-    enum mb_err err;
+    enum mb_err err = lane_of_growth(pool, stream, &lane);
 
+    if (err)
+        return err;
     if (bytes > pool->dev->hw->caps.total_bytes)
         return mb__fail(MB_ERR_NO_MEMORY,
                         "%" PRIu64 " more bytes are needed, the device has %" PRIu64 " in all",
@@ -159,7 +186,7 @@ static enum mb_err acquire(struct mb_pool *pool, uint64_t bytes)
     if (!err)
         err = mb__alloc_pfn(pool->dev->vm, pool->id, frames, flags, runs, frames, &count);
     for (unsigned i = 0; !err && i < count; i++) {
-        mb__heap_add(&pool->heap, &pool->ready, runs[i].home.addr, runs[i].frames * FRAME);
+        mb__heap_add(&pool->heap, lane, runs[i].home.addr, runs[i].frames * FRAME);
         mb__watch_note(pool->dev, MB_HOOK_GROW, runs[i].home.addr, runs[i].frames * FRAME, NULL);
         if (mb__debug_poison(pool->dev, runs[i].home.addr, runs[i].frames * FRAME, NULL))
             mb__log(MB_LOG_WARN, "runtime", "poison: %s", mb_error_detail());
@@ -173,7 +200,7 @@ enum mb_err mb__pool_grow(struct mb__request *req)
     struct mb_pool *pool = req->pool;
     struct mb_device *dev = req->dev;
     uint64_t exact = round_up(req->missing_bytes ? req->missing_bytes : req->bytes, FRAME);
-    uint64_t rounded = round_up(exact, dev->hw->caps.slab_step_bytes);
+    uint64_t rounded = round_up(exact, mb__vm_step(dev->vm));
     enum mb_err err;
 
     /* Fast growth makes one range of the whole request, so that it needs no window. */
@@ -187,9 +214,9 @@ enum mb_err mb__pool_grow(struct mb__request *req)
                         "the pool holds %" PRIu64 " bytes and may hold %" PRIu64 "; %" PRIu64
                         " more are needed; raise MB_POOL_LIMIT or free something",
                         pool->heap.total_bytes, pool->limit_bytes, exact);
-    err = acquire(pool, rounded);
+    err = acquire(pool, rounded, req->stream);
     if (err && err != MB_ERR_HOST_MEMORY && rounded > exact)
-        err = acquire(pool, exact);
+        err = acquire(pool, exact, req->stream);
     if (!err) {
         dev->counters.grows++;
         mb__note_held(dev);

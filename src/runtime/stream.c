@@ -332,7 +332,7 @@ static uint32_t next_holder(const struct mb_pool *pool, uint32_t from)
     return streams;
 }
 
-bool mb__promote(struct mb_pool *pool, bool record)
+static bool promote_but(struct mb_pool *pool, bool record, const struct mb__stream *except)
 {
     struct mb_device *dev = pool->dev;
     uint32_t streams = (uint32_t)dev->streams.count;
@@ -345,6 +345,8 @@ bool mb__promote(struct mb_pool *pool, bool record)
         struct mb__stream *stream = dev->streams.data[i];
         struct mb__lane *lane = i < pool->lane_count ? pool->lanes[i] : NULL;
 
+        if (stream == except)
+            continue;
         mb__stream_poll(dev, stream);
         if (record)
             (void)mb__stream_cover(dev, stream);
@@ -355,6 +357,18 @@ bool mb__promote(struct mb_pool *pool, bool record)
     if (pool->apart.free_bytes)
         moved |= promote_lane(pool, &pool->apart);
     return moved;
+}
+
+bool mb__promote(struct mb_pool *pool, bool record)
+{
+    return promote_but(pool, record, NULL);
+}
+
+/* A part of the stream's own bytes would be joined with what it frees next no more, and which part
+ * depends on how far the device is: for the stream the holes are best left whole. */
+void mb__promote_for(struct mb_pool *pool, const struct mb__stream *stream)
+{
+    (void)promote_but(pool, true, stream);
 }
 
 /* `stream` waits for all that was freed on `other` so far, and may use it from then on. */

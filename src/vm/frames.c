@@ -313,11 +313,38 @@ static enum mb_err over_limit(const struct mb_vm *vm, uint32_t need, uint32_t le
                     vm->held * 2, vm->free.total * 2, vm->draining * 2);
 }
 
+/*
+ * What the rounding leaves unused at a peak is less than 1/STEP_SHARE of what is held. A slab costs
+ * a call of the driver whatever its size, so who holds much takes large ones: STEP_SHARE of them at
+ * most each time that it doubles. The first is a whole step, for backends to prime windows with.
+ */
+uint32_t mb__step_frames(const struct mb_vm *vm)
+{
+    enum { STEP_SHARE = 640 };
+    uint32_t most = (uint32_t)(vm->hw->caps.slab_step_bytes >> MB_FRAME_SHIFT), step = 1;
+
+    most = most ? most : 1;
+    if (!vm->held)
+        return most;
+    while (step * 2 <= most && step * 2 <= vm->held / STEP_SHARE)
+        step *= 2;
+    return step;
+}
+
+uint64_t mb__vm_step(struct mb_vm *vm)
+{
+    uint64_t bytes;
+
+    mb__lock(&vm->lock);
+    bytes = mb__step_frames(vm) * MB_FRAME_BYTES;
+    mb__unlock(&vm->lock);
+    return bytes;
+}
+
 /* Takes slabs so that take_runs() can succeed afterwards. */
 static enum mb_err grow_for(struct mb_vm *vm, uint32_t frames, unsigned flags, unsigned capacity)
 {
-    uint32_t left, back = 0;
-    uint32_t step = (uint32_t)(vm->hw->caps.slab_step_bytes >> MB_FRAME_SHIFT);
+    uint32_t left, back = 0, step = mb__step_frames(vm);
     bool one = (flags & MB_PFN_CONTIGUOUS) || capacity == 1;
     uint32_t ask = one ? frames : frames - in_largest_runs(vm, capacity - 1);
     uint32_t at = 0, need = 0, room = 0, want;
@@ -330,7 +357,7 @@ static enum mb_err grow_for(struct mb_vm *vm, uint32_t frames, unsigned flags, u
         return no_room(vm, ask);
     if (need > left)
         return over_limit(vm, need, left);
-    want = step > 1 ? (need + step - 1) / step * step : need;
+    want = (need + step - 1) / step * step;
     if (want > left)
         want = left;
     if (want > room)

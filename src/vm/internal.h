@@ -360,6 +360,8 @@ static inline uint32_t mb__frame_refs(const struct mb__frame *frame)
 }
 /* Fences of a given back run have passed. */
 void mb__frames_passed(struct mb_vm *vm, uint32_t first, uint32_t count);
+/* What growth is rounded up to. */
+uint32_t mb__step_frames(const struct mb_vm *vm);
 /* DRAINING frames go into the pool. */
 void mb__frames_free(struct mb_vm *vm, uint32_t first, uint32_t count);
 /* A reference to each frame of a list that an entry of this leaf size (bits of a frame number that

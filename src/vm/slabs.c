@@ -278,7 +278,10 @@ static enum mb_err acquire_all(struct mb_vm *vm, uint32_t at, uint32_t need, uin
 
     step = step ? step : 1;
     while (got < want) {
-        uint32_t ask = want - got < most ? want - got : most, id = 0;
+        /* Backends prime windows with a slab whose size is a power of two: if no largest one is
+         * among these, the first is of one step. */
+        uint32_t limit = vm->held || want >= most ? most : step;
+        uint32_t ask = want - got < limit ? want - got : limit, id = 0;
 
         if (!MB_VEC_RESERVE(&vm->taken, vm->taken.count + 1))
             return mb__no_host_memory("a list of slabs");

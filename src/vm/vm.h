@@ -84,6 +84,8 @@ enum mb_pfn_flag {
  */
 enum mb_err mb__alloc_pfn(struct mb_vm *vm, uint32_t owner, uint32_t frames, unsigned flags,
                           struct mb_run *runs, unsigned capacity, unsigned *count);
+/* What growth is rounded up to now: caps.slab_step_bytes, or less while little is held. */
+uint64_t mb__vm_step(struct mb_vm *vm);
 /* Gives a run (any part of an earlier one) back. Frames DRAIN until every fence has passed and no
  * window names them. `fences` may be NULL with count 0. */
 enum mb_err mb__free_pfn(struct mb_vm *vm, uint32_t owner, struct mb_run run,

@@ -204,6 +204,13 @@ TEST(places_are_inside_and_prefer_frame_boundaries)
     range = (struct mb__range){BASE, F / 2};
     mb__place(range, 4096, &addr);
     CHECK_EQ(addr, BASE + F / 2 - 4096);
+    /* One that nearly fills a frame stays in one: as a hole it is one part then, not two. */
+    range = (struct mb__range){BASE + F / 2, 3 * F};
+    mb__place(range, MB__NEAR_FRAME, &addr);
+    CHECK(addr % F + MB__NEAR_FRAME <= F);
+    /* Smaller ones leave no gaps at boundaries. */
+    mb__place(range, 3 * F / 4, &addr);
+    CHECK(addr == range.addr || addr + 3 * F / 4 == range.addr + range.bytes);
 }
 
 TEST(fragments_are_consumed_before_large_ranges)

@@ -30,7 +30,14 @@ static struct scene set_up(enum mb_vm_policy policy)
     uint32_t at;
 
     s.run = take(&s.rig, 16);
-    s.gone = take(&s.rig, 4);
+    s.gone = take(&s.rig, 5);
+    /* The last frame of the second slab is free. */
+    part = s.gone;
+    part.home = mb__va_add(part.home, FRAMES(4));
+    part.pfn = mb__home_pfn(s.rig.vm, part.home);
+    part.frames = 1;
+    CHECK_OK(mb__free_pfn(s.rig.vm, 1, part, NULL, 0));
+    s.gone.frames = 4;
     s.va = window(&s.rig, 16);
     part = s.run;
     part.frames = 8;
