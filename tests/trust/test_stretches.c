@@ -426,8 +426,9 @@ static void sweep(const char *config)
             }
         }
     }
-    printf("%llu batches with a fault, %llu refused, %llu devices lost\n", (unsigned long long)runs,
-           (unsigned long long)failures, (unsigned long long)lost);
+    printf("COUNT batches of mappings with a fault in turn %llu\n", (unsigned long long)runs);
+    printf("COUNT of these batches refused %llu\n", (unsigned long long)failures);
+    printf("COUNT devices lost by these batches %llu\n", (unsigned long long)lost);
     CHECK(failures > 2 * PROGRAMS);
 }
 
