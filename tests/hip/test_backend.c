@@ -230,6 +230,36 @@ TEST(failures_change_nothing)
     rig_close(&r);
 }
 
+/* A batch that first gives slots more rights and then cannot map gives none. */
+TEST(a_failure_raises_no_rights)
+{
+    struct rig r;
+    mb_pfn pfns[SLOTS];
+    struct mb_pte pte[SLOTS];
+
+    rig_open(&r);
+    list(&r, pfns);
+    struct mb_hw_cmd map = leaves(&r, 0, SLOTS, pfns);
+    struct mb_hw_cmd batch[] = {map, leaves(&r, SLOTS, SLOTS, pfns)};
+    map.leaves.tmpl = mb_fmt_leaf_template(MB_FMT_GFX9_TF, MB_FRAME_SHIFT,
+                                           mb_fmt_user_flags(MB_FMT_GFX9_TF, 0), MB_AP_VID, 1);
+    RT_OK(r.hw->submit(r.dev, r.stream, &map, 1));
+    fake_fail("hipMemMap", 2, 2);
+    CHECK_EQ(r.hw->submit(r.dev, r.stream, batch, 2), MB_ERR_NO_MEMORY);
+    RT_OK(r.hw->read_slots(r.dev, &r.view, 0, SLOTS, pte));
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        struct mb_leaf leaf;
+
+        CHECK(mb_fmt_decode_leaf(MB_FMT_GFX9_TF, MB_FRAME_SHIFT, pte[i], &leaf));
+        CHECK_EQ(leaf.flags & (MB_LEAF_VALID | MB_LEAF_READ_ONLY),
+                 MB_LEAF_VALID | MB_LEAF_READ_ONLY);
+    }
+    expect(&r, SLOTS, SLOTS, NULL);
+    RT_OK(r.hw->submit(r.dev, r.stream, batch, 2));
+    expect(&r, SLOTS, SLOTS, pfns);
+    rig_close(&r);
+}
+
 /* What the caller left mapped, held and reserved is given back at the end. */
 TEST(close_takes_everything_back)
 {

@@ -177,6 +177,7 @@ static enum mb_err open_context(struct mb_cuda *dev)
 {
     const struct mb_cuda_driver *cu = dev->cu;
     struct cu_uuid uuid;
+    cu_context popped;
     int count = 0;
     enum mb_err err = mb__cuda_check(cu, cu->init(0), "cuInit");
 
@@ -197,9 +198,12 @@ static enum mb_err open_context(struct mb_cuda *dev)
         return err;
     memcpy(dev->uuid, uuid.bytes, sizeof(dev->uuid));
     err = mb__cuda_check(cu, cu->ctx_push(dev->ctx), "the primary context");
-    if (!err)
+    if (!err) {
         err =
             mb__cuda_check(cu, cu->ctx_id(dev->ctx, &dev->ctx_id), "the primary context's number");
+        if (err)
+            (void)cu->ctx_pop(&popped);
+    }
     if (err) {
         (void)cu->primary_release(dev->device);
         dev->ctx = NULL;

@@ -32,6 +32,13 @@
 #include "base/log.h"
 
 /* One submission. */
+/* A slot that a batch has given more rights, and those it had. */
+struct raised {
+    struct mb_hip_slot *slot;
+    uint64_t va;
+    int access;
+};
+
 struct batch {
     struct mb_hip *dev;
     struct mb_hw_stream *stream;
@@ -41,6 +48,8 @@ struct batch {
     struct mb_hip_slot **mapped;              /* slots mapped by this batch, with their addresses */
     uint64_t *mapped_va;
     size_t mapped_count;
+    struct raised *raised;
+    size_t raised_count;
     bool final; /* something was unmapped for it: no way back */
 };
 
@@ -195,6 +204,7 @@ static void free_batch(struct batch *b)
     }
     free(b->mapped);
     free(b->mapped_va);
+    free(b->raised);
 }
 
 /* map_lock held. The batch's slots that leave from now on do so in the device's queue. */
@@ -305,6 +315,17 @@ static enum mb_err map_slot(struct batch *b, struct mb_hip_window *w, uint32_t i
     return MB_OK;
 }
 
+/* map_lock held */
+static void note_access(struct batch *b, struct mb_hip_window *w, uint32_t index, int access)
+{
+    struct mb_hip_slot *slot = &w->slot[index];
+
+    if (slot->access != HIP_MEM_ACCESS_NONE)
+        b->raised[b->raised_count++] =
+            (struct raised){slot, w->va.addr + index * MB_FRAME_BYTES, slot->access};
+    slot->access = (uint8_t)access;
+}
+
 /* map_lock held. Gives `access` to runs of slots that have another. */
 static enum mb_err give_access(struct batch *b, struct mb_hip_window *w, uint32_t first,
                                uint32_t count, int access)
@@ -321,7 +342,7 @@ static enum mb_err give_access(struct batch *b, struct mb_hip_window *w, uint32_
             err = mb__hip_set_access(b->dev, w->va.addr + (first + i - run) * MB_FRAME_BYTES,
                                      run * MB_FRAME_BYTES, access);
         for (; !err && run; run--)
-            w->slot[first + i - run].access = (uint8_t)access;
+            note_access(b, w, first + i - run, access);
     }
     return err;
 }
@@ -338,7 +359,27 @@ static enum mb_err map_slots(struct batch *b, const struct mb_hw_cmd *cmd, int a
     return err ? err : give_access(b, w, first, count, access);
 }
 
-/* map_lock held. After a failure: what the batch mapped goes, what it marked stays. */
+/* map_lock held. What the batch mapped goes, and rights are what they were. */
+static bool undo_slots(struct batch *b)
+{
+    struct mb_hip *dev = b->dev;
+
+    while (b->raised_count) {
+        const struct raised *r = &b->raised[--b->raised_count];
+
+        if (mb__hip_set_access(dev, r->va, MB_FRAME_BYTES, r->access))
+            return false;
+        r->slot->access = (uint8_t)r->access;
+    }
+    for (size_t i = 0; i < b->mapped_count; i++) {
+        if (dev->hip->mem_unmap((void *)(uintptr_t)b->mapped_va[i], MB_FRAME_BYTES) != HIP_OK)
+            return false;
+        *b->mapped[i] = (struct mb_hip_slot){.pfn = MB_NO_PFN};
+    }
+    return true;
+}
+
+/* map_lock held. After a failure: the slots show what they did, and what it marked stays. */
 static enum mb_err take_back(struct batch *b, enum mb_err err)
 {
     struct mb_hip *dev = b->dev;
@@ -348,12 +389,9 @@ static enum mb_err take_back(struct batch *b, enum mb_err err)
     why[sizeof(why) - 1] = '\0';
     if (b->final)
         return mb__hip_lose(dev, MB_ERR_DEVICE_LOST, "a batch failed half way: %s", why);
-    for (size_t i = 0; i < b->mapped_count; i++) {
-        if (dev->hip->mem_unmap((void *)(uintptr_t)b->mapped_va[i], MB_FRAME_BYTES) != HIP_OK)
-            return mb__hip_lose(dev, MB_ERR_DEVICE_LOST, "a failed batch cannot be taken back: %s",
-                                why);
-        *b->mapped[i] = (struct mb_hip_slot){.pfn = MB_NO_PFN};
-    }
+    if (!undo_slots(b))
+        return mb__hip_lose(dev, MB_ERR_DEVICE_LOST, "a failed batch cannot be taken back: %s",
+                            why);
     while (b->leave) {
         struct mb_hip_leave *l = b->leave;
 
@@ -425,7 +463,8 @@ static enum mb_err prepare(struct batch *b, const struct mb_hw_cmd *cmds, unsign
     }
     b->mapped = malloc((frames + 1) * sizeof(struct mb_hip_slot *));
     b->mapped_va = malloc((frames + 1) * sizeof(uint64_t));
-    if (!b->mapped || !b->mapped_va)
+    b->raised = malloc((frames + 1) * sizeof(struct raised));
+    if (!b->mapped || !b->mapped_va || !b->raised)
         return mb__hip_fail(MB_ERR_HOST_MEMORY, "no memory for a batch of %zu frames", frames);
     return MB_OK;
 }
