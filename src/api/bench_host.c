@@ -9,8 +9,8 @@
  *   page by page     one operation for every page, each shows a random page of that object
  *   in any order     the same operations, shuffled
  *   composed         a block of malloc made of holes of one frame each
- *   scattered        one operation on one of eight objects in turn, whose frames were drawn from all
- *                    over a pool 32 times as large, where that is no more than 64 GiB
+ *   scattered        one operation on one of eight objects in turn, whose frames were drawn from
+ *                    all over a pool 32 times as large, where that is no more than 64 GiB
  *   scattered, cold  the same, and before each call the program wrote 64 MiB of its own
  *
  * value: nanoseconds for each page. Rows of what a call needs undone are told beside it, so each

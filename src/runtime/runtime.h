@@ -434,7 +434,8 @@ bool mb__node_ordered(const struct mb__stream *stream, const struct mb__node *no
 /* Moves what the device has passed into the pool's ready lane; true if anything moved. With
  * `record`, first records fences on streams that hold free bytes. */
 bool mb__promote(struct mb_pool *pool, bool record);
-/* The same for a request of `stream`, NULL: of the host; with what it may use anyway left as it is. */
+/* The same for a request of `stream`, NULL: of the host; what it may use anyway is left as it
+ * is. */
 void mb__promote_for(struct mb_pool *pool, const struct mb__stream *stream);
 /* Later work of `stream` waits for all that other streams hold free in the pool; true if one was
  * added. */

@@ -182,9 +182,9 @@ enum mb_err mb__batch_note(struct mb__vmm *vmm, struct reservation *where, uint3
                            uint32_t count);
 /* Hands the batch to vm; all or nothing. host: done when the call returns. */
 enum mb_err mb__batch_end(struct mb_device *dev, struct mb__stream *stream, bool host);
-/* The batch has been taken and stays, whatever comes of the wait; where its fence cannot be awaited,
- * the whole device is. The lock is given up meanwhile: the batch may stand behind work of a stream
- * that waits for another thread of the program. */
+/* The batch has been taken and stays, whatever comes of the wait; where its fence cannot be
+ * awaited, the whole device is. The lock is given up meanwhile: the batch may stand behind work of
+ * a stream that waits for another thread of the program. */
 enum mb_err mb__batch_wait(struct mb_device *dev, struct mb_hw_fence fence);
 /* Puts back what the log says. */
 void mb__batch_undo(struct mb__vmm *vmm);

@@ -49,7 +49,8 @@ TEST(every_key_arrives)
     CHECK_EQ(config.checks, MB__CHECK_REDZONE | MB__CHECK_LEAKS);
 }
 
-/* Milliseconds that are no number of nanoseconds any more would be a short wait, or one for ever. */
+/* Milliseconds that are no number of nanoseconds any more would be a short wait, or an endless
+ * one. */
 TEST(a_wait_that_is_too_long)
 {
     struct mb__config config;

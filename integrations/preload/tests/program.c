@@ -567,14 +567,16 @@ static void *first_alloc(void *user)
  * it. A child of that time has none of the locks that the opening thread holds. */
 static void fork_opening(void)
 {
+    const char *path = getenv("FIFO");
     int status = -1, fifo = -1;
     cu_ptr ptr = 0, mine = 0;
     pthread_t opener;
     pid_t child;
 
+    MUST(path);
     OK(pthread_create(&opener, NULL, first_alloc, &ptr));
     while (fifo < 0) {
-        fifo = open(getenv("FIFO"), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        fifo = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
         usleep(1000);
     }
     child = fork();

@@ -166,7 +166,8 @@ static struct fake_stream *new_stream(unsigned flags)
         return NULL;
     join_ended();
     s->flags = flags;
-    s->pid = owner = getpid();
+    s->pid = getpid();
+    owner = s->pid;
     s->last = &s->first;
     if (pthread_create(&s->thread, NULL, run_stream, s)) {
         free(s);
