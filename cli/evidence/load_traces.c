@@ -32,6 +32,19 @@ static void name_of_trace(const struct loader *l, const struct json_value *row, 
         snprintf(name + strlen(name), 80 - strlen(name), ", derived");
 }
 
+/* One more figure of what `like` is of, if the row tells it. */
+static void add_told(struct loader *l, const struct figure *like, const struct json_value *row,
+                     const char *key, const char *metric, const char *unit)
+{
+    struct figure f = *like;
+
+    f.metric = metric;
+    f.unit = unit;
+    f.value = json_number(row, key, NAN);
+    if (!isnan(f.value))
+        figures_add(l->set, &f);
+}
+
 static void efficiency(struct loader *l, const struct json_value *row, const char *experiment,
                        enum figure_kind kind, const char *how)
 {
@@ -48,21 +61,9 @@ static void efficiency(struct loader *l, const struct json_value *row, const cha
     f.kind = kind;
     f.origin = l->origin_index;
     figures_add(l->set, &f);
-    f.metric = "failed requests";
-    f.unit = "failures";
-    f.value = json_number(row, "failed_requests", NAN);
-    if (!isnan(f.value))
-        figures_add(l->set, &f);
-    f.metric = "addresses handed out";
-    f.unit = "bytes";
-    f.value = json_number(row, "va_handed_out_bytes", NAN);
-    if (!isnan(f.value))
-        figures_add(l->set, &f);
-    f.metric = "epochs";
-    f.unit = "";
-    f.value = json_number(row, "epochs", NAN);
-    if (!isnan(f.value))
-        figures_add(l->set, &f);
+    add_told(l, &f, row, "failed_requests", "failed requests", "failures");
+    add_told(l, &f, row, "va_handed_out_bytes", "addresses handed out", "bytes");
+    add_told(l, &f, row, "epochs", "epochs", "");
 }
 
 static void calls_of_replay(struct loader *l, const struct json_value *row, const char *call)

@@ -12,10 +12,10 @@
 #include <string.h>
 
 #include "cli/trace/trace.h"
-#include "hw/fault.h"
 #include "hw/sim/sim.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
+#include "support/runtime_sim.h"
 
 enum { PAGE = 4096, PARTS = (int)(2 * RT_MIB / PAGE), BLOCKS = 512, EDGE = 64, STREAMS = 16 };
 
@@ -128,15 +128,6 @@ struct side {
     uint64_t held;  /* peak of memory held from the driver, bytes */
     uint64_t calls; /* that reach the driver; the model's only */
 };
-
-static struct mb_hw_dev *sim_of(mb_device dev)
-{
-#ifdef MB_FAULT_INJECTION
-    return mb__hw_fault_inner(dev->hw);
-#else
-    return dev->hw;
-#endif
-}
 
 static uint64_t host_ns(mb_device dev)
 {

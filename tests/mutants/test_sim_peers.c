@@ -5,21 +5,12 @@
  */
 #include <string.h>
 
-#include "hw/fault.h"
 #include "hw/sim/sim.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
+#include "support/runtime_sim.h"
 
 #define PAGE (2 * RT_MIB)
-
-static struct mb_hw_dev *sim_of(mb_device dev)
-{
-#ifdef MB_FAULT_INJECTION
-    return mb__hw_fault_inner(dev->hw);
-#else
-    return dev->hw;
-#endif
-}
 
 struct pair {
     mb_device a, b;

@@ -26,6 +26,16 @@
             FAIL("%s: %s: %s", #call, mb_error_name(rt_err), mb_error_detail());                   \
     } while (0)
 
+/* The same on threads that are not the test's own, and in children: a failure ends the program. */
+#define RT_MUST(call)                                                                              \
+    do {                                                                                           \
+        enum mb_err must_err = (call);                                                             \
+        if (must_err) {                                                                            \
+            fprintf(stderr, "%s: %s: %s\n", #call, mb_error_name(must_err), mb_error_detail());    \
+            abort();                                                                               \
+        }                                                                                          \
+    } while (0)
+
 static inline __attribute__((unused)) mb_device rt_open(const char *config)
 {
     const char *ordinal = getenv("MB_TEST_ORDINAL"); /* another device's: tests/field/beside */

@@ -8,16 +8,11 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "hw/fault.h"
 #include "hw/sim/sim.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
+#include "support/runtime_sim.h"
 #include "vm_peek.h"
-
-static struct mb_hw_dev *sim_of(mb_device dev)
-{
-    return mb__hw_fault_inner(dev->hw);
-}
 
 static struct mb_hw_stream *hw_stream(mb_device dev, mb_stream native)
 {

@@ -6,15 +6,10 @@
  */
 #include <string.h>
 
-#include "hw/fault.h"
 #include "hw/sim/sim.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
-
-static struct mb_hw_dev *sim_of(mb_device dev)
-{
-    return mb__hw_fault_inner(dev->hw);
-}
+#include "support/runtime_sim.h"
 
 static struct mb_hw_stream *hw_stream(mb_device dev, mb_stream native)
 {

@@ -9,21 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "hw/fault.h"
 #include "hw/sim/sim.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
+#include "support/runtime_sim.h"
 
 enum { FRAMES = 8, PAGES = 24 };
-
-static struct mb_hw_dev *sim_of(mb_device dev)
-{
-#ifdef MB_FAULT_INJECTION
-    return mb__hw_fault_inner(dev->hw);
-#else
-    return dev->hw;
-#endif
-}
 
 static struct mb_map_op op_of(enum mb_map_kind kind, char *va, unsigned page, unsigned pages,
                               mb_mem mem, unsigned index)
@@ -35,16 +26,6 @@ static struct mb_map_op op_of(enum mb_map_kind kind, char *va, unsigned page, un
                               .mem = mem,
                               .mem_offset = index * 2 * RT_MIB};
 }
-
-/* On threads that are not the test's own, and in children, a broken demand ends the program. */
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        enum mb_err must_err = (call);                                                             \
-        if (must_err) {                                                                            \
-            fprintf(stderr, "%s: %s: %s\n", #call, mb_error_name(must_err), mb_error_detail());    \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 /* Addresses that show frames 0 to 3 of an object at pages 0 to 3. */
 struct place {
@@ -98,15 +79,15 @@ static enum mb_err verify(const struct place *p, unsigned page, unsigned frame)
 static void verify_there(const struct place *p)
 {
     for (unsigned i = 0; i < 4; i++) {
-        MUST(verify(p, 8 + i, 4 + i));
-        MUST(verify(p, 20 + i, 4 + i));
+        RT_MUST(verify(p, 8 + i, 4 + i));
+        RT_MUST(verify(p, 20 + i, 4 + i));
     }
 }
 
 static void verify_back(const struct place *p)
 {
     for (unsigned i = 0; i < 4; i++)
-        MUST(verify(p, i, i));
+        RT_MUST(verify(p, i, i));
 }
 
 /* The pages are as set_up() or back() left them. */
@@ -135,20 +116,20 @@ static void *rounds(void *user)
         mb_mem fresh = NULL;
         unsigned count;
 
-        MUST(mb_mem_create(p->dev, 4 * RT_MIB, &fresh));
+        RT_MUST(mb_mem_create(p->dev, 4 * RT_MIB, &fresh));
         count = there(p, ops);
         ops[count] = op_of(MB_MAP, p->va, 16, 2, fresh, 0);
-        MUST(mb_mem_map_async(p->dev, ops, count + 1, p->stream));
-        MUST(mb_mem_release(p->dev, fresh));
-        MUST(mb_fill_async(p->dev, p->va + 16 * 2 * RT_MIB, 4096, round, p->stream));
+        RT_MUST(mb_mem_map_async(p->dev, ops, count + 1, p->stream));
+        RT_MUST(mb_mem_release(p->dev, fresh));
+        RT_MUST(mb_fill_async(p->dev, p->va + 16 * 2 * RT_MIB, 4096, round, p->stream));
         verify_there(p);
-        MUST(mb_verify_async(p->dev, p->va + 16 * 2 * RT_MIB, 4096, round, p->stream));
+        RT_MUST(mb_verify_async(p->dev, p->va + 16 * 2 * RT_MIB, 4096, round, p->stream));
         count = back(p, ops);
         ops[count] = op_of(MB_UNMAP, p->va, 16, 2, NULL, 0);
-        MUST(mb_mem_map_async(p->dev, ops, count + 1, p->stream));
+        RT_MUST(mb_mem_map_async(p->dev, ops, count + 1, p->stream));
         verify_back(p);
         if (round % 16 == 0)
-            MUST(mb_check(p->dev));
+            RT_MUST(mb_check(p->dev));
     }
     return NULL;
 }

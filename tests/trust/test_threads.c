@@ -36,16 +36,6 @@ struct member {
     bool mapped;
 };
 
-/* On threads that are not the test's own, a broken demand ends the program. */
-#define MUST(call)                                                                                 \
-    do {                                                                                           \
-        enum mb_err must_err = (call);                                                             \
-        if (must_err) {                                                                            \
-            fprintf(stderr, "%s: %s: %s\n", #call, mb_error_name(must_err), mb_error_detail());    \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
-
 static void swap_parcel(struct member *m, struct parcel *mine)
 {
     unsigned at = (unsigned)mb_test_random_below(&m->state, SHARED);
@@ -67,12 +57,12 @@ static void consume(struct member *m, struct parcel *p)
     if (!p->ptr)
         return;
     if (stream != p->stream) {
-        MUST(mb_event_record(c->dev, m->event, c->stream[p->stream]));
-        MUST(mb_stream_wait_event(c->dev, c->stream[stream], m->event));
+        RT_MUST(mb_event_record(c->dev, m->event, c->stream[p->stream]));
+        RT_MUST(mb_stream_wait_event(c->dev, c->stream[stream], m->event));
     }
-    MUST(mb_verify_async(c->dev, p->ptr, p->bytes < 4096 ? p->bytes / 8 * 8 : 4096, p->seed,
-                         c->stream[stream]));
-    MUST(mb_free_async(c->dev, p->ptr, c->stream[stream]));
+    RT_MUST(mb_verify_async(c->dev, p->ptr, p->bytes < 4096 ? p->bytes / 8 * 8 : 4096, p->seed,
+                            c->stream[stream]));
+    RT_MUST(mb_free_async(c->dev, p->ptr, c->stream[stream]));
     p->ptr = NULL;
 }
 
@@ -91,8 +81,8 @@ static void produce(struct member *m, struct parcel *p)
         p->ptr = NULL;
         return;
     }
-    MUST(mb_fill_async(c->dev, p->ptr, p->bytes < 4096 ? p->bytes / 8 * 8 : 4096, p->seed,
-                       c->stream[p->stream]));
+    RT_MUST(mb_fill_async(c->dev, p->ptr, p->bytes < 4096 ? p->bytes / 8 * 8 : 4096, p->seed,
+                          c->stream[p->stream]));
 }
 
 /* The thread's own pages: mapped, aliased, used and unmapped on any stream. */
@@ -109,12 +99,12 @@ static void remap(struct member *m)
          .bytes = half,
          .src = m->va}};
 
-    MUST(mb_mem_map_async(c->dev, ops, 2, stream));
-    MUST(mb_fill_async(c->dev, m->va + RT_MIB, 8192, seed, stream));
-    MUST(mb_verify_async(c->dev, m->va + half + RT_MIB, 8192, seed, stream));
+    RT_MUST(mb_mem_map_async(c->dev, ops, 2, stream));
+    RT_MUST(mb_fill_async(c->dev, m->va + RT_MIB, 8192, seed, stream));
+    RT_MUST(mb_verify_async(c->dev, m->va + half + RT_MIB, 8192, seed, stream));
     ops[0].kind = MB_UNMAP;
     ops[0].bytes = 2 * half;
-    MUST(mb_mem_map_async(c->dev, ops, 1, stream));
+    RT_MUST(mb_mem_map_async(c->dev, ops, 1, stream));
 }
 
 static void look_around(struct member *m)
@@ -126,28 +116,28 @@ static void look_around(struct member *m)
 
     switch (mb_test_random_below(&m->state, 6)) {
     case 0:
-        MUST(mb_check(c->dev));
+        RT_MUST(mb_check(c->dev));
         break;
     case 1:
-        MUST(mb_check_tables(c->dev, mb_test_random(&m->state) & 1, NULL));
+        RT_MUST(mb_check_tables(c->dev, mb_test_random(&m->state) & 1, NULL));
         break;
     case 2:
-        MUST(mb_stats_get(c->dev, &stats));
+        RT_MUST(mb_stats_get(c->dev, &stats));
         break;
     case 3:
-        MUST(mb_pool_create(c->dev, &pool));
+        RT_MUST(mb_pool_create(c->dev, &pool));
         if (!mb_pool_malloc_async(pool, 70000, c->stream[1], &ptr))
-            MUST(mb_free_async(c->dev, ptr, c->stream[1]));
+            RT_MUST(mb_free_async(c->dev, ptr, c->stream[1]));
         /* Streams of other threads may still be in front of the free. */
         while (mb_pool_destroy(pool) == MB_ERR_BUSY)
-            MUST(mb_device_sync(c->dev));
+            RT_MUST(mb_device_sync(c->dev));
         break;
     case 4:
-        MUST(mb_device_sync(c->dev));
+        RT_MUST(mb_device_sync(c->dev));
         break;
     default:
-        MUST(mb_pool_default(c->dev, &pool));
-        MUST(mb_pool_trim(pool, 32 * RT_MIB));
+        RT_MUST(mb_pool_default(c->dev, &pool));
+        RT_MUST(mb_pool_trim(pool, 32 * RT_MIB));
         break;
     }
 }
@@ -158,9 +148,9 @@ static void *member_run(void *user)
     struct crowd *c = m->crowd;
     struct parcel mine = {0};
 
-    MUST(mb_event_create(c->dev, &m->event));
-    MUST(mb_mem_create(c->dev, PAGES / 2 * 2 * RT_MIB, &m->mem));
-    MUST(mb_mem_reserve(c->dev, PAGES * 2 * RT_MIB, 0, (void **)&m->va));
+    RT_MUST(mb_event_create(c->dev, &m->event));
+    RT_MUST(mb_mem_create(c->dev, PAGES / 2 * 2 * RT_MIB, &m->mem));
+    RT_MUST(mb_mem_reserve(c->dev, PAGES * 2 * RT_MIB, 0, (void **)&m->va));
     for (unsigned i = 0; i < ROUNDS; i++) {
         consume(m, &mine);
         produce(m, &mine);
@@ -172,9 +162,9 @@ static void *member_run(void *user)
         __atomic_add_fetch(&c->calls, 1, __ATOMIC_RELAXED);
     }
     consume(m, &mine);
-    MUST(mb_mem_unreserve(c->dev, m->va, PAGES * 2 * RT_MIB));
-    MUST(mb_mem_release(c->dev, m->mem));
-    MUST(mb_event_destroy(c->dev, m->event));
+    RT_MUST(mb_mem_unreserve(c->dev, m->va, PAGES * 2 * RT_MIB));
+    RT_MUST(mb_mem_release(c->dev, m->mem));
+    RT_MUST(mb_event_destroy(c->dev, m->event));
     return NULL;
 }
 

@@ -7,23 +7,14 @@
  */
 #include <string.h>
 
-#include "hw/fault.h"
 #include "hw/sim/sim.h"
 #include "runtime/runtime.h"
 #include "support/runtime_rig.h"
+#include "support/runtime_sim.h"
 
 enum {
     REPLAYS = 20,
 };
-
-static struct mb_hw_dev *sim_of(mb_device dev)
-{
-#ifdef MB_FAULT_INJECTION
-    return mb__hw_fault_inner(dev->hw);
-#else
-    return dev->hw;
-#endif
-}
 
 static void begin(mb_device dev, mb_stream stream)
 {
