@@ -18,12 +18,27 @@ def between(low, high, step=1):
     return random.randrange(low, high + 1, step)
 
 
+def build(make, device, dtype=torch.float32):
+    """A model drawn on the device, in the type that it trains in: on a CPU, drawing takes longer than the steps do."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(device):
+            return make()
+    finally:
+        torch.set_default_dtype(before)
+
+
+def small_floats(device):
+    return torch.float32 if device == "cpu" else torch.bfloat16
+
+
 # ---------------------------------------------------------------- public models
 
 def densenet161(device, batch=1.0, tiny=False):
     import torchvision
-    model = torchvision.models.densenet121(num_classes=10) if tiny else torchvision.models.densenet161()
-    model = model.to(device)
+    model = build((lambda: torchvision.models.densenet121(num_classes=10)) if tiny else torchvision.models.densenet161,
+                  device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     while True:
         pixels = 32 if tiny else between(160, 288, 32)
@@ -45,9 +60,9 @@ def _move_state(optimizer, device):
                 state[key] = value.to(device)
 
 
-def _language_model(model, vocabulary, device, longest, most, recompute, offload):
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    model = model.to(device, dtype=dtype)
+def _language_model(make, device, longest, most, recompute, offload):
+    model = build(make, device, small_floats(device))
+    vocabulary = model.config.vocab_size
     model.config.use_cache = False
     if recompute:
         model.gradient_checkpointing_enable()
@@ -72,9 +87,8 @@ def _language_model(model, vocabulary, device, longest, most, recompute, offload
 def gpt2(device, batch=1.0, tiny=False):
     import transformers
     sizes = dict(n_layer=2, n_embd=32, n_head=2, vocab_size=128) if tiny else dict(n_layer=24, n_embd=1024, n_head=16)
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
-    return _language_model(model, model.config.vocab_size, device, 64 if tiny else 1024,
-                           2 if tiny else max(1, int(12 * batch)), False, False)
+    return _language_model(lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)), device,
+                           64 if tiny else 1024, 2 if tiny else max(1, int(12 * batch)), False, False)
 
 
 def _llama(tiny, layers, width, inner, heads, **more):
@@ -82,14 +96,13 @@ def _llama(tiny, layers, width, inner, heads, **more):
     if tiny:
         layers, width, inner, heads = 2, 32, 64, 2
         more.update(num_key_value_heads=2, vocab_size=128)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+    return lambda: transformers.LlamaForCausalLM(transformers.LlamaConfig(
         hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
         **{"vocab_size": 32000, **more}))
 
 
 def llama_recompute(device, batch=1.0, tiny=False):
-    model = _llama(tiny, 8, 4096, 11008, 32)
-    return _language_model(model, model.config.vocab_size, device, 64 if tiny else 4096,
+    return _language_model(_llama(tiny, 8, 4096, 11008, 32), device, 64 if tiny else 4096,
                            2 if tiny else max(1, int(4 * batch)), True, False)
 
 
@@ -101,15 +114,13 @@ def moe_offload_recompute(device, batch=1.0, tiny=False):
     if tiny:
         sizes.update(hidden_size=32, intermediate_size=64, moe_intermediate_size=16, shared_expert_intermediate_size=64,
                      num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, num_experts=4, vocab_size=128)
-    model = transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes))
-    return _language_model(model, model.config.vocab_size, device, 64 if tiny else 2048,
-                           2 if tiny else max(1, int(4 * batch)), True, True)
+    return _language_model(lambda: transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes)), device,
+                           64 if tiny else 2048, 2 if tiny else max(1, int(4 * batch)), True, True)
 
 
 def llama_generate_beam4(device, batch=1.0, tiny=False):
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    model = _llama(tiny, 16, 2048, 5504, 16, num_key_value_heads=8, max_position_embeddings=8192)
-    model = model.to(device, dtype=dtype).eval()
+    make = _llama(tiny, 16, 2048, 5504, 16, num_key_value_heads=8, max_position_embeddings=8192)
+    model = build(make, device, small_floats(device)).eval()
     vocabulary = model.config.vocab_size
     while True:
         count = 2 if tiny else max(1, int(batch * between(2, 8)))
@@ -185,7 +196,7 @@ class UNet(nn.Module):
 
 def diffusion_unet(device, batch=1.0, tiny=False):
     """Noise prediction at changing resolutions, with a running average of the weights."""
-    model = UNet(16 if tiny else 128, 2 if tiny else 4).to(device)
+    model = build(lambda: UNet(16 if tiny else 128, 2 if tiny else 4), device)
     average = {name: value.detach().clone() for name, value in model.named_parameters()}
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     while True:
@@ -243,8 +254,7 @@ class Ragged(nn.Module):
 def ragged_transformer(device, batch=1.0, tiny=False):
     """Sequences of log-normal length, packed without padding; every second block is recomputed."""
     longest, width, layers, heads, vocabulary = (64, 32, 2, 2, 128) if tiny else (4096, 1536, 12, 12, 32000)
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    model = Ragged(vocabulary, width, layers, heads, longest).to(device, dtype=dtype)
+    model = build(lambda: Ragged(vocabulary, width, layers, heads, longest), device, small_floats(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     while True:
         count = 3 if tiny else max(1, int(batch * between(8, 32)))
