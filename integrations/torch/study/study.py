@@ -79,23 +79,25 @@ def run(options):
     budget, missing, head = Budget(options.seconds), 0, commit()
     allocators = [("none", None)] if options.cpu_tiny else ALLOCATORS
     more = ["--tiny", "--steps", "3"] if options.cpu_tiny else []
+    # The comparison itself for all workloads first, then the other kinds of tables.
+    order = [(workload, *kind) for part in (allocators[:3], allocators[3:]) for workload in options.workloads
+             for kind in part]
     with options.file.open("a") as file:
-        for workload in options.workloads:
-            for allocator, tables in allocators:
-                if (workload, allocator, tables) in have:
-                    continue
-                if budget.left() < options.each:
-                    missing += 1
-                    continue
-                result, why = one(workload, allocator, tables, options.each, more)
-                if result is None:
-                    missing += 1
-                    print(f"{workload}, {label(allocator, tables)}: {why}", flush=True)
-                    continue
-                file.write(json.dumps({**result, "commit": head}) + "\n")
-                file.flush()
-                print(f"{workload}, {label(allocator, tables)}: {result['steps']} steps, "
-                      f"{100 * result.get('efficiency', 0):.1f}%, {result['wall_s']} s {result['error']}", flush=True)
+        for workload, allocator, tables in order:
+            if (workload, allocator, tables) in have:
+                continue
+            if budget.left() < options.each:
+                missing += 1
+                continue
+            result, why = one(workload, allocator, tables, options.each, more)
+            if result is None:
+                missing += 1
+                print(f"{workload}, {label(allocator, tables)}: {why}", flush=True)
+                continue
+            file.write(json.dumps({**result, "commit": head}) + "\n")
+            file.flush()
+            print(f"{workload}, {label(allocator, tables)}: {result['steps']} steps, "
+                  f"{100 * result.get('efficiency', 0):.1f}%, {result['wall_s']} s {result['error']}", flush=True)
     if missing:
         print(f"study: {missing} of the runs are not in {options.file.name}; call again")
     return 1 if missing else 0
