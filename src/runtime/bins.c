@@ -22,9 +22,10 @@ enum {
     SPINS = 64,           /* before a waiting thread yields */
 };
 
-/* Threads take the next number at their first call. Initial-exec: the access is one instruction;
- * the four bytes fit the reserve that loaders keep for libraries opened late. */
-static _Thread_local unsigned thread_number __attribute__((tls_model("initial-exec")));
+/* Threads take the next number at their first call. No initial-exec: one variable of that kind puts
+ * all of the library's into the loader's small reserve, and libraries that need it (OpenMP's) can
+ * then not be opened after this one. */
+static _Thread_local unsigned thread_number;
 static unsigned thread_count; /* atomic */
 
 static unsigned my_shard(void)

@@ -21,15 +21,20 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-ALLOCATORS = [("default", None), ("expandable", None), ("moonbright", "inline"), ("moonbright", "isolated"),
-              ("moonbright", "driver")]
+# Allocator, tables, and the how manieth time: PyTorch's own twice, since a loss may differ without any allocator's doing.
+COMPARED = [("default", None, 0), ("expandable", None, 0), ("moonbright", "inline", 0), ("default", None, 1)]
+FURTHER = [("moonbright", "isolated", 0), ("moonbright", "driver", 0)]
 PROBES, CEILING_STEPS = 5, 3
 WORKLOADS = ("densenet161", "gpt2", "llama-recompute", "moe-offload-recompute", "llama-generate-beam4",
              "diffusion-unet", "ragged-transformer")
 
 
-def label(allocator, tables):
-    return allocator if not tables else f"{allocator}, {tables}"
+def label(allocator, tables, again=0):
+    return f"{allocator}, {tables}" if tables else f"{allocator}, again" if again else allocator
+
+
+def key(result):
+    return (result["workload"], result["allocator"], result["configured_tables"], result.get("again", 0))
 
 
 def read(path):
@@ -74,17 +79,15 @@ def commit():
 
 
 def run(options):
-    have = {(r["workload"], r["allocator"], r["configured_tables"]) for r in read(options.file)
-            if r.get("what") == "torch-study"}
+    have = {key(r) for r in read(options.file) if r.get("what") == "torch-study"}
     budget, missing, head = Budget(options.seconds), 0, commit()
-    allocators = [("none", None)] if options.cpu_tiny else ALLOCATORS
+    parts = ([("none", None, 0)],) if options.cpu_tiny else (COMPARED, FURTHER)
     more = ["--tiny", "--steps", "3"] if options.cpu_tiny else []
     # The comparison itself for all workloads first, then the other kinds of tables.
-    order = [(workload, *kind) for part in (allocators[:3], allocators[3:]) for workload in options.workloads
-             for kind in part]
+    order = [(workload, *kind) for part in parts for workload in options.workloads for kind in part]
     with options.file.open("a") as file:
-        for workload, allocator, tables in order:
-            if (workload, allocator, tables) in have:
+        for workload, allocator, tables, again in order:
+            if (workload, allocator, tables, again) in have:
                 continue
             if budget.left() < options.each:
                 missing += 1
@@ -92,11 +95,11 @@ def run(options):
             result, why = one(workload, allocator, tables, options.each, more)
             if result is None:
                 missing += 1
-                print(f"{workload}, {label(allocator, tables)}: {why}", flush=True)
+                print(f"{workload}, {label(allocator, tables, again)}: {why}", flush=True)
                 continue
-            file.write(json.dumps({**result, "commit": head}) + "\n")
+            file.write(json.dumps({**result, "again": again, "commit": head}) + "\n")
             file.flush()
-            print(f"{workload}, {label(allocator, tables)}: {result['steps']} steps, "
+            print(f"{workload}, {label(allocator, tables, again)}: {result['steps']} steps, "
                   f"{100 * result.get('efficiency', 0):.1f}%, {result['wall_s']} s {result['error']}", flush=True)
     if missing:
         print(f"study: {missing} of the runs are not in {options.file.name}; call again")
@@ -147,8 +150,7 @@ def report(options):
     differing, by_workload = [], {}
     for result in read(options.file):
         if result.get("what") == "torch-study":
-            by_workload.setdefault(result["workload"], {})[label(result["allocator"], result["configured_tables"])] = \
-                result
+            by_workload.setdefault(result["workload"], {})[label(*key(result)[1:])] = result
         elif result.get("what") == "torch-ceiling":
             print(f"ceiling {result['workload']:<20}{label(result['allocator'], result['configured_tables']):<22}"
                   f"{result['largest_batch']:>8} under {result['cap_bytes'] / 2**30:.1f} GiB")

@@ -276,5 +276,7 @@ WORKLOADS = {
     "diffusion-unet": diffusion_unet,
     "ragged-transformer": ragged_transformer,
 }
+# Steps of one pass where twelve take long.
+STEPS = {"llama-generate-beam4": 5, "moe-offload-recompute": 8}
 # Ranges of batch scales that the search for the largest one under a cap looks at: works, and surely does not.
 CEILINGS = {"gpt2": (0.25, 8.0), "ragged-transformer": (0.25, 8.0)}
