@@ -44,7 +44,7 @@ def train(rank, port, plug_in):
         optimizer.zero_grad(set_to_none=True)
         least_free = min(least_free, torch.cuda.mem_get_info()[0])
     torch.cuda.synchronize()
-    result = {"step_ms": (time.perf_counter() - begun) / (STEPS - WARM) * 1e3, "loss": float(loss),
+    result = {"step_ms": (time.perf_counter() - begun) / (STEPS - WARM) * 1e3, "loss": float(loss.detach()),
               "taken_while_training_bytes": free_before - least_free}
     try:
         import moonbright

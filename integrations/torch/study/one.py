@@ -3,11 +3,16 @@
 """One workload under one allocator; prints one JSON object.
 
     one.py WORKLOAD ALLOCATOR [--steps N] [--seconds S] [--batch X] [--cap BYTES] [--tables MODE] [--tiny]
+           [--deterministic strict|warn]
 
 ALLOCATOR: default, expandable (PyTorch's own, with expandable segments), moonbright, or none (on the CPU; times and
 losses only). --cap limits the memory held from the driver. The steps are done twice with the same shapes: the first pass
 also pays for what libraries do at the first use of a shape, median and p99 are of the second. It ends by itself after
 --seconds: what was done until then is reported, with "complete": false, and times of the second pass only if there was one.
+
+Operations are deterministic ("deterministic": "strict"). A workload with one that has no such form is
+begun anew, in a fresh process, with what PyTorch does under warn_only ("warn"); losses may then
+differ from run to run.
 """
 import argparse
 import json
@@ -21,6 +26,8 @@ import time
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent)]
 
+import deterministic  # noqa: E402
+
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -32,12 +39,13 @@ def arguments():
     parser.add_argument("--cap", type=int, default=0)
     parser.add_argument("--tables", choices=("inline", "isolated", "driver"))
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--deterministic", choices=deterministic.MODES, default="strict")
     return parser.parse_args()
 
 
 def prepare(options):
     """What must be set before PyTorch is imported or has used the device."""
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # else its matrix products are refused as not deterministic
     if options.allocator == "expandable":
         os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if options.allocator != "moonbright":
@@ -47,16 +55,6 @@ def prepare(options):
     if options.cap:
         config.append(f"limit:{options.cap}")
     moonbright.enable(",".join(["backend:cuda", *config]))
-
-
-def seed(torch):
-    random.seed(0)
-    torch.manual_seed(0)
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.utils.deterministic.fill_uninitialized_memory = False  # not what is measured, and work in every allocation
-    torch.backends.cudnn.benchmark = False
-    # cuDNN's attention prepares each length anew, for longer than a step takes, and is not deterministic backwards.
-    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def memory(options, torch):
@@ -114,7 +112,9 @@ def main():
         if options.allocator != "none" and not torch.cuda.is_available():
             print(f"SKIP: {options.workload} {options.allocator}: PyTorch finds no GPU here")
             sys.exit(77)
-        seed(torch)
+        random.seed(0)
+        torch.manual_seed(0)
+        deterministic.ask(torch, options.deterministic)
         if options.cap and options.allocator in ("default", "expandable"):
             torch.cuda.set_per_process_memory_fraction(
                 min(1.0, options.cap / torch.cuda.get_device_properties(0).total_memory))
@@ -124,13 +124,16 @@ def main():
         print(f"SKIP: {options.workload} {options.allocator}: {failure}")
         sys.exit(77)
     except RuntimeError as failure:
+        if options.deterministic == "strict" and deterministic.refused(failure):
+            print(f"{options.workload} {options.allocator}: begun anew: {failure}".splitlines()[0], file=sys.stderr)
+            deterministic.begin_anew([*sys.argv, "--deterministic", "warn"])
         sys.exit(f"FAILED: {options.workload} {options.allocator}: {type(failure).__name__}: {failure}")
     first, second = times[:options.steps], times[options.steps:]
     steady = second or first[1:] or first
     result = {"what": "torch-study", "workload": options.workload, "allocator": options.allocator,
               "configured_tables": options.tables, "batch": options.batch, "cap_bytes": options.cap, "tiny": options.tiny,
               "steps": len(losses), "complete": len(losses) == 2 * options.steps, "error": error,
-              "wall_s": round(time.monotonic() - start, 2),
+              "deterministic": options.deterministic, "wall_s": round(time.monotonic() - start, 2),
               "step_ms": {"passes": 2 if second else 1, "first_pass": round(sum(first), 3),
                           "second_pass": round(sum(second), 3), "median": round(statistics.median(steady), 3),
                           "p99": round(sorted(steady)[min(len(steady) - 1, int(0.99 * len(steady)))], 3),

@@ -3,13 +3,13 @@
 """The training study: every workload under every allocator, each in a process of its own.
 
     study.py run FILE.jsonl [--seconds BUDGET] [--workloads A,B] [--cpu-tiny]
-    study.py ceiling FILE.jsonl [--seconds BUDGET] [--cap BYTES]
+    study.py ceiling FILE.jsonl [--seconds BUDGET] [--workloads A,B] [--cap BYTES]
     study.py report FILE.jsonl
 
 `run` goes through workloads x (default, expandable, moonbright with each kind of tables), appends one JSON object a line
 and leaves out what the file has already, so that it can be called again until all is there. `ceiling` searches for the
 largest batch that trains under a cap, with at most five probes for each allocator. `report` prints the tables and exits
-with 1 if a loss curve differs between allocators. --cpu-tiny checks the programs themselves: allocator `none`, tiny
+with 1 if a loss curve differs between allocators, or between two runs of one. --cpu-tiny checks the programs themselves: allocator `none`, tiny
 shapes, no GPU.
 """
 import argparse
@@ -125,6 +125,7 @@ def search(workload, allocator, tables, options, bounds):
 def ceiling(options):
     sys.path.insert(0, str(HERE))
     from workloads import CEILINGS as bounds
+    bounds = {workload: limits for workload, limits in bounds.items() if workload in options.workloads}
     have = {(r["workload"], r["allocator"], r["configured_tables"]) for r in read(options.file)
             if r.get("what") == "torch-ceiling" and r["cap_bytes"] == options.cap}
     budget, missing, head = Budget(options.seconds), 0, commit()
@@ -163,14 +164,15 @@ def report(options):
             common = min(len(r["losses_hex"]), len(base["losses_hex"]))
             same = r["losses_hex"][:common] == base["losses_hex"][:common]
             if not same:
-                differing.append(f"{workload}, {name}")
+                differing.append((workload, name))
             step = r["step_ms"] or {"median": 0, "p99": 0}
             print(f"{workload:<24}{name:<22}{100 * r.get('efficiency', 0):>9.2f}%"
                   f"{r.get('reserved_peak_bytes', 0) / 2**30:>10.2f}{step['median']:>11.2f}{step['p99']:>9.2f}"
                   f"{r.get('driver_calls', 0):>14,}  {'as default' if same else 'DIFFER'} ({common})"
-                  f"{' ' + r['error'] if r['error'] else ''}")
-    for name in differing:
-        print(f"study: losses differ: {name}")
+                  f"{', warn' if r.get('deterministic') == 'warn' else ''}{' ' + r['error'] if r['error'] else ''}")
+    for workload, name in differing:
+        control = (workload, "default, again") in differing
+        print(f"study: losses differ: {workload}, {name}{'; no two runs of default agree either' if control else ''}")
     return 1 if differing else 0
 
 
@@ -184,6 +186,9 @@ def main():
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(WORKLOADS))
     parser.add_argument("--cpu-tiny", action="store_true")
     options = parser.parse_args()
+    unknown = set(options.workloads) - set(WORKLOADS)
+    if unknown:
+        parser.error(f"no workload {', '.join(sorted(unknown))}; there are {', '.join(WORKLOADS)}")
     return {"run": run, "ceiling": ceiling, "report": report}[options.action](options)
 
 

@@ -1,0 +1,141 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""The programs of the training study on a CPU: which mode of determinism a workload gets, and what the report says of it.
+
+MB_TORCH_PYTHON names the interpreter that has PyTorch; skipped without.
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+STUDY = pathlib.Path(__file__).resolve().parent.parent / "study"
+PYTHON = os.environ.get("MB_TORCH_PYTHON", sys.executable)
+OURS = ("diffusion-unet", "ragged-transformer")
+# one.py with two workloads more: put_() has no deterministic form on any device.
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(STUDY)!r})
+import one
+import workloads
+
+def undecided(device, batch=1.0, tiny=False):
+    import torch
+    x = torch.zeros(8, device=device)
+    while True:
+        x.put_(torch.tensor([1, 2]), torch.ones(2))
+        yield float(x.sum())
+
+def broken(device, batch=1.0, tiny=False):
+    raise RuntimeError("not of determinism")
+    yield 0.0
+
+workloads.WORKLOADS.update(undecided=undecided, broken=broken)
+one.main()
+"""
+
+
+def skip(why):
+    print(f"SKIP: test_torch_study: {why}")
+    sys.exit(77)
+
+
+if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True, check=False).returncode:
+    skip(f"{PYTHON} has no PyTorch; MB_TORCH_PYTHON names one that has")
+
+
+def call(*command):
+    return subprocess.run([PYTHON, *map(str, command)], capture_output=True, text=True, check=False)
+
+
+class Determinism(unittest.TestCase):
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.program = pathlib.Path(self.directory.name) / "program.py"
+        self.program.write_text(PROGRAM)
+
+    def result(self, workload, *more):
+        done = call(self.program, workload, "none", "--tiny", "--steps", "2", *more)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        lines = done.stdout.splitlines()
+        self.assertEqual(len(lines), 1, done.stdout)
+        return json.loads(lines[0]), done.stderr
+
+    def test_strict_where_every_operation_allows_it(self):
+        for workload in OURS:
+            first, told = self.result(workload)
+            self.assertEqual((first["deterministic"], first["complete"]), ("strict", True))
+            self.assertNotIn("begun anew", told)
+            again, _ = self.result(workload)
+            self.assertEqual(first["losses_hex"], again["losses_hex"])
+
+    def test_a_refused_operation_begins_the_process_anew(self):
+        result, told = self.result("undecided")
+        self.assertEqual((result["deterministic"], result["complete"], result["steps"]), ("warn", True, 4))
+        self.assertIn("begun anew: put_ does not have a deterministic implementation", told)
+
+    def test_warn_can_be_asked_for(self):
+        result, told = self.result("undecided", "--deterministic", "warn")
+        self.assertEqual(result["deterministic"], "warn")
+        self.assertNotIn("begun anew", told)
+
+    def test_other_errors_end_it(self):
+        done = call(self.program, "broken", "none", "--tiny")
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.assertIn("FAILED: broken none: RuntimeError: not of determinism", done.stderr)
+        self.assertNotIn("begun anew", done.stderr)
+
+    def test_counting_is_allowed_and_strictness_stays(self):
+        done = call("-c", f"""
+import sys
+sys.path.insert(0, {str(STUDY)!r})
+import deterministic, torch
+seen, plain = [], torch.histc
+def histc(*arguments, **more):
+    seen.append(torch.get_deterministic_debug_mode())
+    return plain(*arguments, **more)
+torch.histc = histc
+deterministic.ask(torch, "strict")
+assert torch.histc(torch.tensor([0.0, 1.0, 1.0]), bins=2, min=0, max=1).tolist() == [1, 2]
+assert seen == [0] and torch.get_deterministic_debug_mode() == 2, (seen, torch.get_deterministic_debug_mode())
+""")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
+def row(allocator, losses, again=0, tables=None, **more):
+    return {"what": "torch-study", "workload": "w", "allocator": allocator, "configured_tables": tables, "again": again,
+            "losses_hex": losses, "step_ms": None, "error": "", **more}
+
+
+class Study(unittest.TestCase):
+    def report(self, *rows):
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory) / "study.jsonl"
+            file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+            return call(STUDY / "study.py", "report", file)
+
+    def test_equal_losses_pass_and_the_mode_is_told(self):
+        done = self.report(row("default", ["1"], deterministic="strict"), row("expandable", ["1"], deterministic="warn"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("as default (1), warn", done.stdout)
+
+    def test_a_difference_is_told_beside_the_control(self):
+        alone = self.report(row("default", ["1"]), row("moonbright", ["2"], tables="inline"), row("default", ["1"], 1))
+        self.assertEqual(alone.returncode, 1)
+        self.assertIn("losses differ: w, moonbright, inline\n", alone.stdout)
+        both = self.report(row("default", ["1"]), row("moonbright", ["2"], tables="inline"), row("default", ["3"], 1))
+        self.assertEqual(both.returncode, 1)
+        self.assertIn("losses differ: w, moonbright, inline; no two runs of default agree either", both.stdout)
+
+    def test_unknown_workloads_are_refused(self):
+        done = call(STUDY / "study.py", "ceiling", "nowhere.jsonl", "--workloads", "gpt2,gpt3")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no workload gpt3; there are densenet161,", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
