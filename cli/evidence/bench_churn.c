@@ -168,7 +168,8 @@ static void tell(struct churn *c)
     static struct mb_stats last;
     struct bench_run *run = c->run;
     struct figure f = bench_figure(run, "churn", "malloc_async", "MoonBright", false);
-    double hour = ++c->hour;
+    double hour = ++c->hour, tables;
+    const char *note;
     struct mb_stats s;
 
     if (mb_stats_get(run->dev, &s))
@@ -186,8 +187,9 @@ static void tell(struct churn *c)
     bench_add(run, "churn", "frames in use over held", "MoonBright", "now", "%", hour, "h",
               100.0 * (double)s.requested_bytes / (double)s.frames_used_bytes,
               "bytes asked for over frames with a live byte");
-    bench_add(run, "churn", "page-table memory", "MoonBright", "now", "bytes", hour, "h",
-              (double)s.table_bytes, "");
+    tables = bench_table_bytes(run, s.table_bytes, &note);
+    bench_add(run, "churn", "page-table memory", "MoonBright", "now", "bytes", hour, "h", tables,
+              note);
     bench_add(run, "churn", "stitches", "MoonBright", "in the hour", "", hour, "h",
               (double)(s.stitches - last.stitches), "");
     bench_add(run, "churn", "addresses handed out", "MoonBright", "so far", "bytes", hour, "h",

@@ -149,25 +149,30 @@ static enum mb_err beside(struct latency *l, const char *how, mb_stream stream, 
     return err;
 }
 
-/* A stream of the highest priority, by the driver's own calls; NULL if there is none. */
-static mb_stream priority_stream(void)
+/* A stream of the highest priority, by the driver's own calls; NULL if there is none. The library
+ * leaves no context current in its callers' threads: the primary one is its own, too. */
+static mb_stream priority_stream(unsigned ordinal)
 {
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
     int (*range)(int *, int *), (*create)(void **, unsigned, int), least = 0, greatest = 0;
-    void *stream = NULL;
+    int (*retain)(void **, int), (*use)(void *);
+    void *stream = NULL, *context = NULL;
 
     if (!cuda)
         return NULL;
+    *(void **)&retain = dlsym(cuda, "cuDevicePrimaryCtxRetain");
+    *(void **)&use = dlsym(cuda, "cuCtxSetCurrent");
     *(void **)&range = dlsym(cuda, "cuCtxGetStreamPriorityRange");
     *(void **)&create = dlsym(cuda, "cuStreamCreateWithPriority");
-    if (!range || !create || range(&least, &greatest) || create(&stream, 1, greatest))
+    if (!retain || !use || !range || !create || retain(&context, (int)ordinal) || use(context) ||
+        range(&least, &greatest) || create(&stream, 1, greatest))
         return NULL;
     return stream;
 }
 
 static enum mb_err measured(struct latency *l)
 {
-    mb_stream plain = l->run->stream, high = priority_stream();
+    mb_stream plain = l->run->stream, high = priority_stream(l->run->ordinal);
     enum mb_err err = beside(l, "alone", plain, 0, false);
 
     if (!err)

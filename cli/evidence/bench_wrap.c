@@ -54,7 +54,8 @@ static enum mb_err tell(struct wrap *w, const char *policy)
 {
     struct bench_run *run = w->run;
     struct figure f = bench_figure(run, "wrap", "map and unmap 2 GiB", policy, run->modelled);
-    double ring = (double)w->ring;
+    double ring = (double)w->ring, tables;
+    const char *note;
     struct mb_stats stats;
     enum mb_err err = mb_stats_get(run->dev, &stats);
 
@@ -75,10 +76,11 @@ static enum mb_err tell(struct wrap *w, const char *policy)
               (double)stats.invalidates, "");
     bench_add(run, "wrap", "addresses handed out", policy, "value", "bytes", ring, "bytes",
               (double)stats.va_handed_out_bytes, "");
+    tables = bench_table_bytes(run, w->tables_most, &note);
     bench_add(run, "wrap", "page-table memory, most", policy, "value", "bytes", ring, "bytes",
-              (double)w->tables_most, "");
+              tables, note);
     bench_add(run, "wrap", "page-table memory per ring byte", policy, "value", "%", ring, "bytes",
-              100 * (double)w->tables_most / ring, "");
+              100 * tables / ring, note);
     return MB_OK;
 }
 

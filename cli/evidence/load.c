@@ -572,6 +572,8 @@ static bool add_object(struct loader *l, const struct json_value *root)
             add_head(l, root);
         if (is_kv(root))
             add_kv(l, root);
+        else if (strcmp(what, "torch-study") == 0)
+            load_study(l, root);
         else
             add_test_line(l, root);
     } else {

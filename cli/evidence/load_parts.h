@@ -28,5 +28,7 @@ unsigned load_count(const struct json_value *row, const char *key);
 /* load_traces.c: one replay, or a line of the vendor's pool; rows of `bench frag`. */
 void load_replay(struct loader *l, const struct json_value *row);
 void load_frag(struct loader *l, const struct json_value *root);
+/* One run of the training study (integrations/torch/study). */
+void load_study(struct loader *l, const struct json_value *row);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* load_traces.c - what was held to serve a trace: replays, `bench frag`, the vendor's own pool. */
+/* load_traces.c - what was held to serve a trace or a program: replays, `bench frag`, the vendor's
+ * own pool, the training study. */
 #include "load_parts.h"
 
 #include <math.h>
@@ -115,6 +116,40 @@ void load_replay(struct loader *l, const struct json_value *row)
                how);
     calls_of_replay(l, row, "malloc");
     calls_of_replay(l, row, "free");
+}
+
+/* Allocator and tables, as the other files name them. */
+static void name_of_allocator(const struct json_value *row, char how[96])
+{
+    const char *name = json_string(row, "allocator", ""),
+               *tables = json_string(row, "configured_tables", "");
+    bool ours = strcmp(name, "moonbright") == 0;
+
+    snprintf(how, 96, "%s%.30s%s%s", ours ? "MoonBright, " : "PyTorch, ",
+             ours ? (*tables ? tables : "default") : name, ours ? " tables" : "",
+             json_number(row, "again", 0) > 0 ? ", again" : "");
+}
+
+void load_study(struct loader *l, const struct json_value *row)
+{
+    const struct json_value *times = json_get(row, "step_ms");
+    struct figure f = figure_blank();
+    char how[96];
+
+    name_of_allocator(row, how);
+    f.experiment = "train";
+    f.what = json_string(row, "workload", "");
+    f.how = how;
+    f.kind = FIGURE_MEASURED;
+    f.origin = l->origin_index;
+    add_told(l, &f, row, "efficiency", "peak allocated / peak reserved", "efficiency");
+    add_told(l, &f, row, "reserved_peak_bytes", "peak reserved", "bytes");
+    add_told(l, &f, row, "driver_calls", "driver calls", "");
+    if (!times)
+        return;
+    f.samples = load_count(row, "steps") / 2;
+    add_told(l, &f, times, "median", "step, median", "ms");
+    add_told(l, &f, times, "p99", "step, 99th percentile", "ms");
 }
 
 void load_frag(struct loader *l, const struct json_value *root)

@@ -239,6 +239,14 @@ void bench_add(struct bench_run *run, const char *experiment, const char *what, 
     figures_add(&run->set, &f);
 }
 
+double bench_table_bytes(const struct bench_run *run, uint64_t bytes, const char **note)
+{
+    bool seen = run->modelled || bytes;
+
+    *note = seen ? "" : "the driver makes the page tables and does not tell";
+    return seen ? (double)bytes : NAN;
+}
+
 void bench_add_times(struct bench_run *run, struct figure f, const struct histogram *h)
 {
     f.unit = "us";

@@ -70,6 +70,9 @@ struct figure bench_figure(const struct bench_run *run, const char *experiment, 
 void bench_add(struct bench_run *run, const char *experiment, const char *what, const char *how,
                const char *metric, const char *unit, double x, const char *x_unit, double value,
                const char *note);
+/* Page-table memory as a figure: NAN on a device whose driver makes the tables, where none is seen;
+ * *note says so. */
+double bench_table_bytes(const struct bench_run *run, uint64_t bytes, const char **note);
 /* Percentiles of times in microseconds; p99 from 100 samples on, p99.9 from 1,000 on. */
 void bench_add_times(struct bench_run *run, struct figure f, const struct histogram *h);
 

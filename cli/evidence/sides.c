@@ -48,6 +48,12 @@ struct spec {
         "memory held: " text, "efficiency", name, "peak allocated / peak reserved", NAN, NULL,     \
             {"PyTorch, default", "PyTorch, expandable"}, NOWHERE, NOWHERE, true                    \
     }
+#define TRAIN(name, text)                                                                          \
+    {                                                                                              \
+        "training, held: " text, "train", name, "peak allocated / peak reserved", NAN,             \
+            "MoonBright, inline tables", {"PyTorch, default", "PyTorch, expandable"}, NOWHERE,     \
+            NOWHERE, false                                                                         \
+    }
 #define SAVED(name)                                                                                \
     {                                                                                              \
         name, "suite", name, "value", NAN, NULL, {NULL, NULL},                                     \
@@ -149,6 +155,16 @@ static const struct spec specs[] = {
      NOWHERE,
      {"scale", "map 2 GB", "CUDA VMM (A100)", 1},
      false},
+    {"map 2 GB, two GPUs at once",
+     "scale",
+     "map 2 GB",
+     "complete",
+     2,
+     "threads: *",
+     {"threads: CUDA VMM, 2 MB handles", NULL},
+     NOWHERE,
+     NOWHERE,
+     false},
     {"map 2 GB, four GPUs at once",
      "scale",
      "map 2 GB",
@@ -174,6 +190,13 @@ static const struct spec specs[] = {
     TRACE("llama-recompute", "Llama, recomputation"),
     TRACE("moe-offload-recompute", "mixture of experts, offload"),
     TRACE("llama-generate-beam4", "Llama, beam search"),
+    TRAIN("densenet161", "DenseNet-161"),
+    TRAIN("gpt2", "GPT-2"),
+    TRAIN("llama-recompute", "Llama, recomputation"),
+    TRAIN("moe-offload-recompute", "mixture of experts, offload"),
+    TRAIN("llama-generate-beam4", "Llama, beam search"),
+    TRAIN("diffusion-unet", "diffusion U-Net"),
+    TRAIN("ragged-transformer", "transformer, ragged batch"),
     ROBSON("Robson bound, 2 MB pages", "addresses 80 GB can need"),
     ROBSON("Robson bound, 32 MB spacing", "the same, ranges 32 MB apart"),
     {"addresses GPT-2 was given, always fresh",

@@ -142,8 +142,8 @@ json 'any("h200" in o["machine"].lower() and o["file"].endswith(".json") for o i
 json 'any(abs(f["value"] - 693) < 1 for f in r["figures"] if f["what"] == "Robson bound, 2 MB pages" and f["kind"] == "calculated")'
 # What is published stands beside the stock driver and MoonBright, each row of one machine and one file.
 json 'any(s["what"] == "map 2 GB, until complete" and s["published"] == 14 and s["published_stock"] == 36000
-          and s["stock"] == 27370.91 and s["stock_other_way"] == 99.19 and s["moonbright"] == 11.7
-          and 2339 < s["ratio"] < 2340 and s["kind"] == "measured" and s["machine"] == "NVIDIA H200"
+          and s["stock"] == 31795.73 and s["stock_other_way"] == 107.09 and s["moonbright"] == 12.86
+          and 2472 < s["ratio"] < 2473 and s["kind"] == "measured" and s["machine"] == "NVIDIA H200"
           for s in r["side_by_side"])'
 json 'all(s["kind"] == "not run" and s["moonbright"] is None and s["ratio"] is None
           for s in r["side_by_side"] if s["what"].startswith("allocation time saved"))'
@@ -155,7 +155,7 @@ says out "viewport"
 says out "not run"
 says out "<svg"
 says out "prefers-color-scheme:dark"
-says out "27,371"
+says out "31,796"
 if grep -q "<script" "$WORK/page.html"; then
     fail "the page has a script"
 fi
@@ -170,6 +170,11 @@ json 'all(any(f["value"] in (s["published"], s["published_stock"]) for s in r["s
 json 'not [o for o in r["origins"] if o["machine"].startswith("unknown")]'
 json 'len({o["machine"].split(",")[0] for o in r["origins"] if "h200" in o["machine"].lower()
            and "simulated" not in o["machine"] and "model" not in o["machine"]}) == 1'
+# The training study, of its own machine: its figures, and its rows of the first table.
+json 'len([s for s in r["side_by_side"] if s["what"].startswith("training, held: ") and s["stock"] < s["moonbright"] <= 1
+           and s["kind"] == "measured" and s["way"] == "MoonBright, inline tables"]) == 7'
+json '{f["metric"] for f in r["figures"] if f["experiment"] == "train"} >= {"step, median", "driver calls", "peak reserved"}'
+json 'any(s["what"] == "map 2 GB, two GPUs at once" and s["kind"] == "measured" for s in r["side_by_side"])'
 # The vendor's pool is not MoonBright; what compared nothing is not compared.
 json 'all(f["how"] == "CUDA'"'"'s pool" for f in r["figures"] if "efficiency" in f["experiment"]
           and r["origins"][f["origin"]]["file"].endswith("pool-h200.jsonl"))'
