@@ -8,6 +8,7 @@ Compared with the same all-reduce on PyTorch's own memory: result and time. Exit
 NVLink multicast stays off (NCCL_NVLS_ENABLE=0).
 """
 import os
+import pathlib
 import sys
 import time
 
@@ -20,7 +21,10 @@ except ImportError:
     print("SKIP: nccl: PyTorch is not installed")
     sys.exit(77)
 
-from calls import MIB, Device, Library
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "integrations/torch/study"))
+
+from calls import MIB, Device, Library  # noqa: E402
+from ports import free_port, meet  # noqa: E402
 
 
 class View:
@@ -47,7 +51,7 @@ def work(rank, path, size, port):
     tables = os.environ.get("MB_NCCL_TABLES", "inline")
     dev = Device(Library(path), rank, f"backend:cuda,tables:{tables},force:yes")
     torch.cuda.set_device(rank)
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    meet(port)
     dist.init_process_group("nccl", rank=rank, world_size=2)
     count = size // 4
     block = dev.malloc(size)
@@ -70,7 +74,7 @@ def main():
     if torch.cuda.device_count() < 2:
         print(f"SKIP: nccl: {torch.cuda.device_count()} GPU(s)")
         return 77
-    processes.spawn(work, args=(path, size, 29511), nprocs=2)
+    processes.spawn(work, args=(path, size, free_port()), nprocs=2)
     print("PASS: nccl")
     return 0
 

@@ -15,7 +15,10 @@ import signal
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent)]
+
+from ports import free_port, meet  # noqa: E402
+
 LIMIT_S = 120
 CASES = {}
 
@@ -87,9 +90,8 @@ def cufft_cusolver(torch):
 @case
 def nccl(torch):
     """One rank: the library registers and copies what the allocator gave."""
-    import os
     import torch.distributed as dist
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29517")
+    meet(free_port())
     dist.init_process_group("nccl", rank=0, world_size=1)
     x = torch.arange(1 << 20, device="cuda", dtype=torch.float32)
     want = x.clone()

@@ -100,6 +100,28 @@ def run(options, torch, workload):
     return losses, times, error
 
 
+def measure(options, torch, workload):
+    """The result of one workload, as one JSON object."""
+    start = time.monotonic()
+    losses, times, error = run(options, torch, workload)
+    first, second = times[:options.steps], times[options.steps:]
+    steady = second or first[1:] or first
+    result = {"what": "torch-study", "workload": options.workload, "allocator": options.allocator,
+              "configured_tables": options.tables, "batch": options.batch, "cap_bytes": options.cap, "tiny": options.tiny,
+              "steps": len(losses), "complete": len(losses) == 2 * options.steps, "error": error,
+              "deterministic": options.deterministic, "wall_s": round(time.monotonic() - start, 2),
+              "step_ms": {"passes": 2 if second else 1, "first_pass": round(sum(first), 3),
+                          "second_pass": round(sum(second), 3), "median": round(statistics.median(steady), 3),
+                          "p99": round(sorted(steady)[min(len(steady) - 1, int(0.99 * len(steady)))], 3),
+                          "all": [round(t, 3) for t in times]} if times else None,
+              "losses_hex": [loss.hex() for loss in losses], **memory(options, torch),
+              "device": torch.cuda.get_device_name() if options.allocator != "none" else platform.processor() or "CPU",
+              "torch": torch.__version__}
+    if result.get("reserved_peak_bytes"):
+        result["efficiency"] = round(result["allocated_peak_bytes"] / result["reserved_peak_bytes"], 5)
+    return result
+
+
 def main():
     options = arguments()
     try:
@@ -118,8 +140,7 @@ def main():
         if options.cap and options.allocator in ("default", "expandable"):
             torch.cuda.set_per_process_memory_fraction(
                 min(1.0, options.cap / torch.cuda.get_device_properties(0).total_memory))
-        start = time.monotonic()
-        losses, times, error = run(options, torch, WORKLOADS[options.workload])
+        result = measure(options, torch, WORKLOADS[options.workload])
     except ImportError as failure:
         print(f"SKIP: {options.workload} {options.allocator}: {failure}")
         sys.exit(77)
@@ -128,21 +149,6 @@ def main():
             print(f"{options.workload} {options.allocator}: begun anew: {failure}".splitlines()[0], file=sys.stderr)
             deterministic.begin_anew([*sys.argv, "--deterministic", "warn"])
         sys.exit(f"FAILED: {options.workload} {options.allocator}: {type(failure).__name__}: {failure}")
-    first, second = times[:options.steps], times[options.steps:]
-    steady = second or first[1:] or first
-    result = {"what": "torch-study", "workload": options.workload, "allocator": options.allocator,
-              "configured_tables": options.tables, "batch": options.batch, "cap_bytes": options.cap, "tiny": options.tiny,
-              "steps": len(losses), "complete": len(losses) == 2 * options.steps, "error": error,
-              "deterministic": options.deterministic, "wall_s": round(time.monotonic() - start, 2),
-              "step_ms": {"passes": 2 if second else 1, "first_pass": round(sum(first), 3),
-                          "second_pass": round(sum(second), 3), "median": round(statistics.median(steady), 3),
-                          "p99": round(sorted(steady)[min(len(steady) - 1, int(0.99 * len(steady)))], 3),
-                          "all": [round(t, 3) for t in times]} if times else None,
-              "losses_hex": [loss.hex() for loss in losses], **memory(options, torch),
-              "device": torch.cuda.get_device_name() if options.allocator != "none" else platform.processor() or "CPU",
-              "torch": torch.__version__}
-    if result.get("reserved_peak_bytes"):
-        result["efficiency"] = round(result["allocated_peak_bytes"] / result["reserved_peak_bytes"], 5)
     print(json.dumps(result))
 
 

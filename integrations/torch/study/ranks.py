@@ -14,7 +14,9 @@ import os
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parent.parent)]
+
+from ports import free_port, meet  # noqa: E402
 
 
 def train(rank, world, backend, share, cpu):
@@ -66,9 +68,11 @@ def with_ray(options):
         return 77
     ray.init(num_cpus=options.ray, num_gpus=None if not options.cpu else 0, include_dashboard=False)
 
+    port = free_port()
+
     @ray.remote(num_cpus=1, num_gpus=0)
     def rank(number):
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511")
+        meet(port)
         return train(number, options.ray, options.backend, options.share, options.cpu)
 
     good = all(ray.get([rank.remote(number) for number in range(options.ray)]))

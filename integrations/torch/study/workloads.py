@@ -3,7 +3,8 @@
 
 Five are of the kind that data/torch was recorded from (public models of torchvision and transformers); the U-Net and
 the ragged transformer are this project's own. A workload is a generator: it yields a float after every step, the loss or
-a checksum of what was generated. `batch` scales the batch, `tiny` makes everything small enough for a test on a CPU.
+a checksum of what was generated. `batch` scales the batch, `tiny` makes everything small enough for a test on a CPU. Where
+there is a `wrap`, the model that trains is what it makes of the built one, for instance its data-parallel form.
 """
 import math
 import random
@@ -27,6 +28,10 @@ def build(make, device, dtype=torch.float32):
             return make()
     finally:
         torch.set_default_dtype(before)
+
+
+def as_built(model):
+    return model
 
 
 def small_floats(device):
@@ -60,13 +65,14 @@ def _move_state(optimizer, device):
                 state[key] = value.to(device)
 
 
-def _language_model(make, device, longest, most, recompute, offload):
+def _language_model(make, device, longest, most, recompute, offload, wrap=as_built):
     model = build(make, device, small_floats(device))
     vocabulary = model.config.vocab_size
     model.config.use_cache = False
     if recompute:
         model.gradient_checkpointing_enable()
     model.train()
+    model = wrap(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=not offload)
     first = True
     while True:
@@ -84,11 +90,11 @@ def _language_model(make, device, longest, most, recompute, offload):
         yield float(loss.detach())
 
 
-def gpt2(device, batch=1.0, tiny=False):
+def gpt2(device, batch=1.0, tiny=False, wrap=as_built):
     import transformers
     sizes = dict(n_layer=2, n_embd=32, n_head=2, vocab_size=128) if tiny else dict(n_layer=24, n_embd=1024, n_head=16)
     return _language_model(lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)), device,
-                           64 if tiny else 1024, 2 if tiny else max(1, int(12 * batch)), False, False)
+                           64 if tiny else 1024, 2 if tiny else max(1, int(12 * batch)), False, False, wrap)
 
 
 def _llama(tiny, layers, width, inner, heads, **more):
@@ -251,10 +257,10 @@ class Ragged(nn.Module):
         return self.head(self.norm(x))
 
 
-def ragged_transformer(device, batch=1.0, tiny=False):
+def ragged_transformer(device, batch=1.0, tiny=False, wrap=as_built):
     """Sequences of log-normal length, packed without padding; every second block is recomputed."""
     longest, width, layers, heads, vocabulary = (64, 32, 2, 2, 128) if tiny else (4096, 1536, 12, 12, 32000)
-    model = build(lambda: Ragged(vocabulary, width, layers, heads, longest), device, small_floats(device))
+    model = wrap(build(lambda: Ragged(vocabulary, width, layers, heads, longest), device, small_floats(device)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     while True:
         count = 3 if tiny else max(1, int(batch * between(8, 32)))

@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 STUDY = pathlib.Path(__file__).resolve().parent.parent / "study"
+DDP = STUDY.parents[2] / "tests/gpu/ddp.py"
 PYTHON = os.environ.get("MB_TORCH_PYTHON", sys.executable)
 OURS = ("diffusion-unet", "ragged-transformer")
 # one.py with two workloads more: put_() has no deterministic form on any device.
@@ -135,6 +136,55 @@ class Study(unittest.TestCase):
         done = call(STUDY / "study.py", "ceiling", "nowhere.jsonl", "--workloads", "gpt2,gpt3")
         self.assertEqual(done.returncode, 2)
         self.assertIn("no workload gpt3; there are densenet161,", done.stderr)
+
+
+class DataParallel(unittest.TestCase):
+    def test_both_workloads_train_on_two_ranks(self):
+        for workload in ("gpt2", "ragged-transformer"):
+            if workload == "gpt2" and call("-c", "import transformers").returncode:
+                print(f"SKIP: test_torch_study: {workload}: {PYTHON} has no transformers")
+                continue
+            done = call("-B", DDP, "--cpu-tiny", "--workload", workload)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+            self.assertEqual([(r["rank"], r["again"], r["steps"]) for r in rows],
+                             [(0, 0, 6), (1, 0, 6), (0, 0, 6), (1, 0, 6), (0, 1, 6), (1, 1, 6)])
+            self.assertNotEqual(rows[0]["losses_hex"], rows[1]["losses_hex"], "both ranks had the same data")
+            self.assertIn(f"PASS: ddp: {workload}: losses are the same, bit by bit", done.stdout)
+
+    def test_the_verdict_needs_the_control(self):
+        done = call("-B", "-c", f"""
+import sys
+sys.path.insert(0, {str(DDP.parent)!r})
+from ddp import verdict
+def ranks(value, other=8.0):
+    return [{{"losses_hex": [value.hex()]}}, {{"losses_hex": [other.hex()]}}]
+assert verdict(ranks(4.0), ranks(4.0), ranks(4.0)) == ("", "losses are the same, bit by bit")
+wrong, _ = verdict(ranks(4.0), ranks(4.001), ranks(4.0))
+assert "those of two runs of the default allocator do not" in wrong, wrong
+assert verdict(ranks(4.0), ranks(4.001), ranks(4.002))[0] == ""
+assert "the last losses are" in verdict(ranks(4.0), ranks(4.0, 9.0), ranks(4.002))[0]
+""")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_a_refusal_begins_all_pairs_anew(self):
+        done = call("-B", "-c", f"""
+import sys
+sys.path.insert(0, {str(DDP.parent)!r})
+import ddp
+asked = []
+def pair(allocator, workload, mode, again):
+    asked.append((allocator, mode, again))
+    if mode == "strict" and allocator == "b":
+        raise ddp.NotDeterministic("refused")
+    return [{{"allocator": allocator, "again": again, "rank": rank, "losses_hex": [(1.0).hex()],
+             "step_ms": {{"median": 1.0}}, "deterministic": mode}} for rank in range(2)]
+ddp.pair = pair
+assert ddp.compare("a", "b", "w") == 0
+assert asked == [("a", "strict", 0), ("b", "strict", 0), ("a", "warn", 0), ("b", "warn", 0), ("a", "warn", 1)], asked
+""")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("ddp: begun anew: refused", done.stdout)
 
 
 if __name__ == "__main__":
