@@ -372,6 +372,19 @@ static int run_all(struct rows *rows, struct scale *scale)
     return code;
 }
 
+/* Before the devices that are there have been measured in vain. */
+static int check_count(const char *config, unsigned asked)
+{
+    int there = 0;
+
+    /* None: opening the first one says why. */
+    if (mb_device_count(config, &there) || there < 1 || asked <= (unsigned)there)
+        return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, cli_bench_scale.name,
+                    "%u devices at once were asked for (--devices, default 2); this machine has %d",
+                    asked, there);
+}
+
 static int run(int argc, char **argv)
 {
     struct device_options device = {.backend = NULL};
@@ -411,6 +424,8 @@ static int run(int argc, char **argv)
     scale.restricted = threads != processes;
     scale.only = threads ? WAY_THREADS : WAY_PROCESSES;
     code = device_config(rows.command, &device, config, sizeof(config));
+    if (!code)
+        code = check_count(config, scale.devices);
     if (code)
         return code;
     scale.config = config;

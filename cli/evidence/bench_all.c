@@ -4,7 +4,9 @@
  * process of its own with a time limit, then one JSON and one page, with committed results
  * beside them.
  *
- * A bench that fails is told on standard error, in the JSON and on the page; the others go on.
+ * A bench that fails is told on standard error, with --quiet too, in the JSON and on the page; the
+ * others go on. One that is not possible on this machine is told in the same places and is no
+ * failure.
  */
 #include "child.h"
 #include "derive.h"
@@ -49,11 +51,17 @@ struct all {
     unsigned device;
     const char *include[INCLUDES_MAX];
     unsigned include_count;
-    char line[1024], device_text[16];
+    char line[1024], device_text[16], devices_text[16];
     struct job *jobs;
-    unsigned count, failed, origin;
+    unsigned count, failed, left_out, origin;
     struct figures set;
 };
+
+/* For --only, and in its message. */
+static const char *const experiments[] = {
+    "map",    "unmap", "remap",   "alias", "protect", "alloc", "beside", "hot",
+    "host",   "calls", "degrade", "wrap",  "full",    "churn", "safety", "latency",
+    "driver", "frag",  "budget",  "probe", "litmus",  "scale", NULL};
 
 /* ------------------------------------------------------------ jobs */
 
@@ -92,7 +100,7 @@ static struct job *job(struct all *all, const char *name, unsigned limit_s, cons
         word(j, "--commit");
         word(j, all->commit);
     }
-    if (all->cuda && *all->device_text != '0' && strcmp(name, "frag") != 0) {
+    if (all->cuda && all->device && strcmp(name, "frag") != 0 && strcmp(name, "scale") != 0) {
         word(j, "--device");
         word(j, all->device_text);
     }
@@ -169,6 +177,46 @@ static void budget_jobs(struct all *all)
         }
 }
 
+/* Of what is no number: why a bench brought none. */
+static void note_problem(struct all *all, const struct job *j, const char *why)
+{
+    struct figure f = figure_blank();
+
+    f.experiment = "not run";
+    f.what = j->name;
+    f.how = j->trace ? j->trace : "";
+    f.metric = "problem";
+    f.note = why;
+    f.origin = all->origin;
+    figures_add(&all->set, &f);
+}
+
+/* Devices are counted without opening one, so that none seems to be in use. */
+static void scale_job(struct all *all)
+{
+    char config[64], why[160];
+    int devices = 0;
+    struct job *j;
+
+    snprintf(config, sizeof(config), "backend:%.32s", all->backend);
+    /* None at all: the bench says what is missing. */
+    if (mb_device_count(config, &devices) || devices != 1) {
+        j = job(all, "scale", 120, "bench");
+        snprintf(all->devices_text, sizeof(all->devices_text), "%d", devices < 8 ? devices : 8);
+        if (j && all->cuda && devices > 2) {
+            word(j, "--devices");
+            word(j, all->devices_text);
+        }
+    } else if (wanted(all, "scale")) {
+        snprintf(why, sizeof(why),
+                 "not possible here: it takes 2 devices or more, and the backend %.32s has 1",
+                 all->backend);
+        all->left_out++;
+        note_problem(all, &(struct job){.name = "scale"}, why);
+        fprintf(stderr, "moonbright bench all: scale: %s\n", why);
+    }
+}
+
 static void other_jobs(struct all *all)
 {
     struct job *j = job(all, "hot", 120, "bench");
@@ -193,8 +241,7 @@ static void other_jobs(struct all *all)
     }
     (void)job(all, "probe", 60, "probe");
     (void)job(all, "litmus", 120, "litmus");
-    if (wanted(all, "scale") && cli_bench_find("scale"))
-        (void)job(all, "scale", 120, "bench");
+    scale_job(all);
 }
 
 /* ------------------------------------------------------------ results */
@@ -239,18 +286,25 @@ static void as_budget(struct all *all, const struct job *j, unsigned from)
     json_free(d);
 }
 
+/* Not progress: told with --quiet, too. */
 static void note_failure(struct all *all, const struct job *j, const char *why)
 {
-    struct figure f = figure_blank();
-
     all->failed++;
-    f.experiment = "not run";
-    f.what = j->name;
-    f.how = j->trace ? j->trace : "";
-    f.metric = "problem";
-    f.note = why;
-    f.origin = all->origin;
-    figures_add(&all->set, &f);
+    note_problem(all, j, why);
+    fprintf(stderr, "%smoonbright bench all: %s%s%s%s%s FAILED after %.1f s: %s\n",
+            all->quiet ? "" : "\r", j->name, j->trace ? " " : "", j->trace ? j->trace : "",
+            j->policy ? ", " : "", j->policy ? j->policy : "", j->seconds, why);
+}
+
+/* What a child that brought no result said; never nothing. */
+static const char *reason_of(const struct job *j, const char *error, char buffer[64])
+{
+    if (*error)
+        return error;
+    if (*j->result.problem)
+        return j->result.problem;
+    snprintf(buffer, 64, "it ended with status %d and said nothing", j->result.status);
+    return buffer;
 }
 
 static void run_job(struct all *all, unsigned at)
@@ -258,7 +312,7 @@ static void run_job(struct all *all, unsigned at)
     struct job *j = &all->jobs[at];
     unsigned before = all->set.count;
     uint64_t start = cli_now_ns();
-    char error[256] = "";
+    char error[256] = "", silent[64];
     int code = CLI_FAILED;
 
     say(all, at + 1, j, " ...\r");
@@ -268,9 +322,7 @@ static void run_job(struct all *all, unsigned at)
     if (j->result.size && (j->result.status == CLI_OK || strcmp(j->words[0], "litmus") == 0))
         code = figures_load_text(&all->set, j->result.out, j->result.size, "", error);
     if (code) {
-        note_failure(all, j, *error ? error : j->result.problem);
-        say(all, at + 1, j, ": FAILED after %.1f s: %s\n", j->seconds,
-            *error ? error : j->result.problem);
+        note_failure(all, j, reason_of(j, error, silent));
     } else {
         if (j->policy)
             as_budget(all, j, before);
@@ -393,7 +445,7 @@ static int run_everything(struct all *all)
         other_jobs(all);
         budget_jobs(all);
     }
-    if (all->only && !all->no_run && !all->count)
+    if (all->only && !all->no_run && !all->count && !all->left_out)
         return cli_fail(CLI_BAD_INPUT, "bench all",
                         "--only is \"%.64s\"; none of these is an experiment here", all->only);
     for (unsigned i = 0; i < all->count; i++)
@@ -425,6 +477,42 @@ static int take_includes(struct all *all, int *argc, char **argv)
     *argc = kept;
     argv[kept] = NULL;
     return CLI_OK;
+}
+
+static int unknown_experiment(const char *name, size_t length)
+{
+    char list[512];
+    size_t used = 0;
+
+    for (size_t i = 0; experiments[i] && used < sizeof(list); i++)
+        used += (size_t)snprintf(list + used, sizeof(list) - used, "%s%s", i ? ", " : "",
+                                 experiments[i]);
+    return cli_fail(CLI_BAD_INPUT, "bench all",
+                    "--only names \"%.*s\", which is no experiment; there are: %s",
+                    (int)(length < 64 ? length : 64), name, list);
+}
+
+/* A name with a typing error would be left out of an hour's work. */
+static int check_only(const char *only)
+{
+    for (const char *at = only; at && *at; at += strcspn(at, ","), at += *at == ',') {
+        size_t length = strcspn(at, ","), i = 0;
+
+        while (experiments[i] &&
+               (strlen(experiments[i]) != length || strncmp(at, experiments[i], length) != 0))
+            i++;
+        if (!experiments[i])
+            return unknown_experiment(at, length);
+    }
+    return CLI_OK;
+}
+
+static int check_backend(const char *backend)
+{
+    if (!backend || strcmp(backend, "sim") == 0 || strcmp(backend, "cuda") == 0)
+        return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "bench all",
+                    "--backend is \"%.32s\"; measuring is possible on sim and cuda", backend);
 }
 
 /* Before minutes of work, not after them. */
@@ -467,7 +555,11 @@ static int run(int argc, char **argv)
                         argv[1]);
     if (!all.html && !all.json_path)
         return cli_fail(CLI_BAD_INPUT, "bench all", "say where to: --html FILE, --json FILE");
-    code = check_outputs(&all);
+    code = check_only(all.only);
+    if (!code)
+        code = check_backend(all.backend);
+    if (!code)
+        code = check_outputs(&all);
     if (code)
         return code;
     all.backend = all.backend ? all.backend : chosen_backend();
@@ -500,7 +592,7 @@ const struct cli_command cli_bench_all = {
             "  --no-run            only what --include brings\n"
             "  --quick             fewer samples, sizes and traces\n"
             "  --commit TEXT       of the tree that was built, for the record\n"
-            "  --quiet             no progress\n\n"
+            "  --quiet             no progress; what fails or is not possible is told\n\n"
             "Each bench runs in a process of its own. Exit status 1: a bench failed; the page says "
             "which.\n",
     .run = run,

@@ -130,6 +130,11 @@ json 'all(f["value"] > 0 for f in r["figures"] if f["how"] == "alone")'
 if [[ $(ldconfig -p) != *libcuda.so.1* ]]; then
     run 1 bench driver
     says err "libcuda.so.1 is not here"
+    # What fails is told without progress, too.
+    run 1 bench all --backend cuda --only scale,map --quiet --json -
+    says err "scale FAILED after"
+    says err "map FAILED after"
+    [ "$(wc -l <"$WORK/err")" = 4 ] || fail "not one line for each bench: $(cat "$WORK/err")"
 fi
 
 # ------------------------------------------------------------------ bench all
@@ -198,6 +203,11 @@ json '[(s["moonbright"], s["ratio"]) for s in r["side_by_side"] if s["what"] == 
 run 2 bench all --backend sim
 says err "say where to"
 run 2 bench all --html - --only nothing
+# A name that is none is told before the work, not left out of it; so is a backend that cannot be measured.
+run 2 bench all --backend sim --quick --json - --only map,nonsense
+says err '--only names "nonsense"'
+run 2 bench all --json - --backend nonsense
+says err "possible on sim and cuda"
 run 2 bench all --html - --include
 run 2 bench all --no-run --html - --include "$WORK/missing.json"
 run 1 bench all --no-run --html "$WORK/none/page.html"

@@ -21,6 +21,7 @@ says out "«modelled»"
 run 1 bench scale --backend sim --devices 2 --config device_memory:64m
 says err "device 0 of 1, processes"
 run 2 bench scale --devices 9
+says err "1 to 8 devices"
 run 2 bench scale --devices 0
 run 2 bench scale --size 3KiB
 run 2 bench scale now

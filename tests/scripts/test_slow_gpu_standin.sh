@@ -20,6 +20,23 @@ for name in map unmap remap alias protect alloc; do
 done
 expect 0 seem "$moonbright" bench beside --backend cuda --config tables:driver --samples 5 --sizes 2MiB
 expect 0 seem "$moonbright" bench driver --backend cuda --quick
+# One device is no failure of what takes two, and is told; with two it runs; more than there are is bad input.
+for devices in 1 2 3; do
+    FAKE_CUDA_DEVICES=$devices expect 0 seem "$moonbright" bench all --backend cuda --only scale --quiet --json "$scratch/all.json"
+    case $devices in
+    1) expect_text "scale: not possible here: it takes 2 devices or more" ;;
+    *) [ -z "$output" ] || fail "with $devices devices: $output" ;;
+    esac
+    python3 - "$scratch/all.json" $devices <<'PYTHON' || fail "the figures of $devices devices"
+import json, sys
+all, devices = json.load(open(sys.argv[1])), int(sys.argv[2])
+told = [f for f in all["figures"] if f["experiment"] == "not run"]
+most = max(f.get("x", 1) for f in all["figures"] if f["experiment"] == "scale" and f["kind"] == "measured") if devices > 1 else 1
+assert all["not_run"] == 0 and most == devices and len(told) == (devices == 1), (all["not_run"], most, told)
+PYTHON
+done
+expect 2 seem "$moonbright" bench scale --backend cuda
+expect_text "this machine has 1"
 FAKE_CUDA_DEVICES=2 expect 0 seem python3 -B tests/gpu/peers.py "$MB_BUILD_DIR/lib/libmoonbright.so" \
     backend:cuda,tables:driver,device_memory:2g
 expect_text "6 checks passed, 0 failed"
