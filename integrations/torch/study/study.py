@@ -54,8 +54,9 @@ def one(workload, allocator, tables, seconds, more=()):
         return None, f"not finished {seconds + 60:.0f} s after its start"
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode or not lines:
-        tail = (done.stdout + done.stderr).strip().splitlines()
-        return None, (tail[-1] if tail else f"exit status {done.returncode}")
+        told = (done.stdout + done.stderr).strip().splitlines()
+        reasons = [line for line in told if line.startswith(("SKIP", "FAILED"))] + told[-1:]
+        return None, (reasons[0] if reasons else f"exit status {done.returncode}")
     return {**json.loads(lines[-1]), "command": " ".join(["one.py", *command[2:]])}, ""
 
 
@@ -79,7 +80,8 @@ def commit():
 
 
 def run(options):
-    have = {key(r) for r in read(options.file) if r.get("what") == "torch-study"}
+    # Results of before determinism was told are of other operations.
+    have = {key(r) for r in read(options.file) if r.get("what") == "torch-study" and "deterministic" in r}
     budget, missing, head = Budget(options.seconds), 0, commit()
     parts = ([("none", None, 0)],) if options.cpu_tiny else (COMPARED, FURTHER)
     more = ["--tiny", "--steps", "3"] if options.cpu_tiny else []
@@ -159,6 +161,8 @@ def report(options):
         print(f"{'workload':<24}{'allocator':<22}{'efficiency':>10}{'held GiB':>10}{'median ms':>11}{'p99 ms':>9}"
               f"{'driver calls':>14}  losses")
     for workload, results in by_workload.items():
+        if any("deterministic" in r for r in results.values()):  # those of before are of other operations
+            results = {name: r for name, r in results.items() if "deterministic" in r}
         base = results.get("default") or next(iter(results.values()))
         for name, r in results.items():
             common = min(len(r["losses_hex"]), len(base["losses_hex"]))

@@ -132,6 +132,12 @@ class Study(unittest.TestCase):
         self.assertEqual(both.returncode, 1)
         self.assertIn("losses differ: w, moonbright, inline; no two runs of default agree either", both.stdout)
 
+    def test_results_of_before_determinism_was_told_are_not_compared_with_later_ones(self):
+        done = self.report(row("default", ["1"]), row("default", ["9"], 1),
+                           *(row(name, ["2"], deterministic="strict") for name in ("expandable", "default")))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertNotIn("again", done.stdout)
+
     def test_unknown_workloads_are_refused(self):
         done = call(STUDY / "study.py", "ceiling", "nowhere.jsonl", "--workloads", "gpt2,gpt3")
         self.assertEqual(done.returncode, 2)
