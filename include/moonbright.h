@@ -536,6 +536,7 @@ enum mb_audit_kind {
     MB_AUDIT_UNDONE,   /* the batch was refused and changed nothing */
     MB_AUDIT_REPAIR,   /* an entry that was not the record's has been written over */
     MB_AUDIT_CLOSE,    /* the device was closed and nothing is mapped any more */
+    MB_AUDIT_PEER,     /* access of another device, whose ordinal is in `stream`, has changed */
     MB_AUDIT_KINDS
 };
 
@@ -543,13 +544,13 @@ enum { MB_AUDIT_CALL = 54 };
 
 struct mb_audit_record {
     enum mb_audit_kind kind;
-    enum mb_prot prot;  /* MAP, PROTECT */
+    enum mb_prot prot;  /* MAP, PROTECT, PEER */
     uint64_t sequence;  /* in its session, from 1; the pieces of one list share it */
     uint64_t time_ns;   /* since 1970 */
     uint64_t batch;     /* number in its session; 0: of no batch */
     uint64_t va, bytes; /* addresses; 0: none */
     uint64_t phys;      /* device physical address of the first frame; the others follow it */
-    uint64_t stream;    /* the caller's handle; 0: default, or none */
+    uint64_t stream;    /* the caller's handle; 0: default, or none. PEER: ordinal of the device */
     uint32_t pid;
     uint32_t owner;           /* accounting tag: a pool or memory object of the session */
     char call[MB_AUDIT_CALL]; /* public call, cut off if longer */

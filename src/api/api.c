@@ -640,9 +640,9 @@ enum mb_err mb_audit_read(const char *path, mb_audit_visit visit, void *user,
 
 const char *mb_audit_name(enum mb_audit_kind kind)
 {
-    static const char *const names[] = {"session", "home",   "homeless", "take",
-                                        "give",    "map",    "unmap",    "protect",
-                                        "done",    "undone", "repair",   "close"};
+    static const char *const names[] = {"session", "home",  "homeless", "take", "give",
+                                        "map",     "unmap", "protect",  "done", "undone",
+                                        "repair",  "close", "peer"};
 
     return (unsigned)kind < MB_AUDIT_KINDS ? names[kind] : "?";
 }

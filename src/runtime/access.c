@@ -79,9 +79,8 @@ static enum mb_prot granted(const grants *list, const struct mb_device *peer, ui
 
 /* ------------------------------------------------------------------ telling the backend */
 
-/* `count` pages of the owner from va on are `prot` for the peer from now on. */
-static enum mb_err tell(struct mb_device *owner, struct mb_device *peer, uint64_t va,
-                        uint32_t count, enum mb_prot prot)
+static enum mb_err tell_backend(struct mb_device *owner, struct mb_device *peer, uint64_t va,
+                                uint32_t count, enum mb_prot prot)
 {
     mb_pfn *pfns;
     enum mb_err err = MB_OK;
@@ -98,6 +97,17 @@ static enum mb_err tell(struct mb_device *owner, struct mb_device *peer, uint64_
     if (!err)
         err = owner->hw->ops->peer_access(owner->hw, peer->hw, mb__va(va), count, pfns, prot);
     free(pfns);
+    return err;
+}
+
+/* `count` pages of the owner from va on are `prot` for the peer from now on. */
+static enum mb_err tell(struct mb_device *owner, struct mb_device *peer, uint64_t va,
+                        uint32_t count, enum mb_prot prot)
+{
+    enum mb_err err = tell_backend(owner, peer, va, count, prot);
+
+    if (!err)
+        mb__vm_trail_peer(owner->vm, mb__va(va), count, peer->config.hw.ordinal, prot);
     return err;
 }
 

@@ -5,6 +5,8 @@
  *   frames   HOME and HOMELESS, TAKE and GIVE say who could have mapped a frame, and since when
  *   batches  what a batch will change is in the file before the batch is submitted, its outcome
  *            behind it. A batch whose plan cannot be written is not submitted.
+ *   peers    what other devices were given, behind the call of the backend: an error would have to
+ *            be told all the same, and a writer that dies takes its peers' mappings along
  *
  * A writer that dies between plan and outcome leaves a batch of which nobody knows whether the
  * device has executed it; readers say so.
@@ -182,4 +184,46 @@ void mb__trail_repair(struct mb_vm *vm, mb_va va, uint32_t pfn, uint64_t bytes)
                                                           .bytes = bytes,
                                                           .phys = mb__phys_of_pfn((mb_pfn){pfn})});
     flush(vm);
+}
+
+/* Pages [at, at + run) of the area show frames that follow each other. */
+static uint32_t run_at(struct mb_vm *vm, mb_va va, uint32_t at, uint32_t count, mb_pfn *first)
+{
+    uint32_t run = 1;
+
+    *first = mb__vm_lookup(vm, mb__va_add(va, at * MB_FRAME_BYTES));
+    while (at + run < count) {
+        mb_pfn next = mb__vm_lookup(vm, mb__va_add(va, (at + run) * MB_FRAME_BYTES));
+
+        if (mb__phys_of_pfn(next) != mb__phys_of_pfn(*first) + run * MB_FRAME_BYTES)
+            break;
+        run++;
+    }
+    return run;
+}
+
+void mb__vm_trail_peer(struct mb_vm *vm, mb_va va, uint32_t count, int peer, enum mb_prot prot)
+{
+    if (!vm->journal)
+        return;
+    for (uint32_t at = 0, run; at < count; at += run) {
+        mb_pfn first;
+
+        run = run_at(vm, va, at, count, &first);
+        if (mb__pfn_eq(first, MB_NO_PFN))
+            continue;
+        mb__lock(&vm->lock);
+        mb__journal_add(vm->journal,
+                        (struct mb_audit_record){.kind = MB_AUDIT_PEER,
+                                                 .prot = prot,
+                                                 .owner = owner_of(vm, first.n),
+                                                 .stream = (uint64_t)peer,
+                                                 .va = mb__va_add(va, at * MB_FRAME_BYTES).addr,
+                                                 .bytes = run * MB_FRAME_BYTES,
+                                                 .phys = mb__phys_of_pfn(first)});
+        mb__unlock(&vm->lock);
+    }
+    mb__lock(&vm->lock);
+    flush(vm);
+    mb__unlock(&vm->lock);
 }

@@ -366,3 +366,88 @@ TEST(a_log_that_cannot_be_opened)
     rt_close(dev);
     unlink(path);
 }
+
+/* ------------------------------------------------------------------ peers */
+
+enum { TOLD_MAX = 16 };
+
+struct told {
+    struct mb_audit_record record[TOLD_MAX];
+    unsigned count;
+};
+
+static void note_peer(void *user, const struct mb_audit_record *record)
+{
+    struct told *told = user;
+
+    if (record->kind != MB_AUDIT_PEER)
+        return;
+    CHECK(told->count < TOLD_MAX);
+    told->record[told->count++] = *record;
+}
+
+/* The next record of a peer. */
+static const struct mb_audit_record *peer_record(struct told *told, unsigned *at, mb_device dev,
+                                                 void *va, unsigned pages, enum mb_prot prot)
+{
+    const struct mb_audit_record *r = &told->record[*at];
+    uint64_t first = (uint64_t)(uintptr_t)va;
+
+    CHECK(*at < told->count);
+    ++*at;
+    CHECK_EQ(r->va, first);
+    CHECK_EQ(r->bytes, pages * 2 * RT_MIB);
+    CHECK_EQ(r->phys, mb__phys_of_pfn(mb__vm_lookup(dev->vm, mb__va(first))));
+    CHECK_EQ(r->stream, 3);
+    CHECK_EQ(r->prot, prot);
+    CHECK_EQ(r->batch, 0);
+    CHECK(r->owner != 0);
+    return r;
+}
+
+/* Entries of a peer name our frames too: who opened them to whom, and until when. */
+TEST(what_was_opened_to_a_peer)
+{
+    struct told told = {.count = 0};
+    struct mb_access access;
+    mb_device dev, peer = NULL;
+    mb_mem mem;
+    void *va, *second;
+    unsigned at = 0;
+
+    fresh("");
+    dev = rt_open(config);
+    RT_OK(mb_open(3, "backend:sim,device_memory:512m", &peer));
+    mem = create(dev, 4);
+    va = reserve(dev, 4);
+    second = (char *)va + 2 * RT_MIB;
+    map(dev, va, 4, mem, NULL);
+    access = (struct mb_access){peer, MB_PROT_READ_WRITE};
+    RT_OK(mb_mem_set_access(dev, va, 8 * RT_MIB, &access, 1));
+    access.prot = MB_PROT_READ;
+    RT_OK(mb_mem_set_access(dev, second, 2 * RT_MIB, &access, 1));
+    access.prot = MB_PROT_NONE;
+    RT_OK(mb_mem_set_access(dev, va, 2 * RT_MIB, &access, 1));
+    /* What is refused opens nothing. */
+    access.prot = MB_PROT_READ;
+    CHECK_EQ(mb_mem_set_access(dev, (char *)va + 8 * RT_MIB, 2 * RT_MIB, &access, 1),
+             MB_ERR_NOT_FOUND);
+    CHECK_OK(mb_audit_read(path, note_peer, &told, NULL));
+    CHECK_EQ(told.count, 3);
+    CHECK_STR_EQ(peer_record(&told, &at, dev, va, 4, MB_PROT_READ_WRITE)->call,
+                 "mb_mem_set_access");
+    (void)peer_record(&told, &at, dev, second, 1, MB_PROT_READ);
+    (void)peer_record(&told, &at, dev, va, 1, MB_PROT_NONE);
+    log_agrees(dev);
+    mb_close(peer); /* takes the rest back */
+    told.count = 0;
+    CHECK_OK(mb_audit_read(path, note_peer, &told, NULL));
+    CHECK(told.count > 3);
+    for (; at < told.count; at++)
+        CHECK_EQ(told.record[at].prot, MB_PROT_NONE);
+    RT_OK(mb_mem_map(dev, &(struct mb_map_op){.kind = MB_UNMAP, .va = va, .bytes = 8 * RT_MIB}));
+    RT_OK(mb_mem_release(dev, mem));
+    RT_OK(mb_mem_unreserve(dev, va, 8 * RT_MIB));
+    rt_close(dev);
+    unlink(path);
+}
