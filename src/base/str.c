@@ -200,7 +200,8 @@ static void describe(const struct mb_conf_key *key, char *out, size_t size)
             add_word(out, size, key->choices[i]);
         break;
     case MB_CONF_TEXT:
-        snprintf(out, size, "a text of less than %" PRIu64 " bytes", key->max);
+        snprintf(out, size, "a text of less than %" PRIu64 " bytes%s", key->max,
+                 key->min ? " and not empty; to go without, leave the key out" : "");
         break;
     }
 }
@@ -256,7 +257,7 @@ static bool store(const struct mb_conf_key *key, struct span value, char *field)
     case MB_CONF_NAME:
         return store_choice(key, value, field);
     case MB_CONF_TEXT:
-        if (value.bytes >= key->max)
+        if (value.bytes >= key->max || value.bytes < key->min)
             return false;
         memcpy(field, value.at, value.bytes);
         field[value.bytes] = 0;

@@ -30,7 +30,8 @@ struct mb_conf_key {
     const char *name;
     enum mb_conf_type type;
     size_t offset;     /* of the field in the structure to fill */
-    uint64_t min, max; /* U64, INT, BYTES: inclusive, max 0 means no limit; TEXT: max is the size */
+    uint64_t min, max; /* U64, INT, BYTES: inclusive, max 0 means no limit; TEXT: max is the size,
+                          min the least length */
     const char *const *choices; /* CHOICE, NAME: NULL-terminated */
     const char *help;           /* one line; may be NULL */
 };

@@ -298,7 +298,7 @@ static enum mb_err no_room(const struct mb_vm *vm, uint32_t frames)
 {
     return mb__fail(MB_ERR_NO_ADDRESS,
                     "no hole of %u frames in the home space of %" PRIu64 " MiB; open with more "
-                    "home_bytes or trim",
+                    "home_space or trim",
                     frames, (uint64_t)vm->home_pages * 2);
 }
 

@@ -325,7 +325,7 @@ static enum mb_err make_room(struct mb_vm *vm, const struct mb__region *region, 
     return mb__fail(MB_ERR_NO_ADDRESS,
                     "no range of %" PRIu64 " MiB among %" PRIu64
                     " GiB of window addresses: they are "
-                    "in use; free windows or open with more ring_bytes",
+                    "in use; free windows or open with more window_space",
                     bytes >> 20, region->bytes >> 30);
 }
 

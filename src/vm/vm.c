@@ -9,6 +9,7 @@
  * Trade-off One lock: a batch is a few microseconds of record work, and the backend's submission is
  *           serial anyway.
  */
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -92,10 +93,11 @@ static enum mb_err check_config(const struct mb_hw_caps *caps, const struct mb_v
     if (config->home_bytes % MB_FRAME_BYTES || config->ring_bytes % MB_FRAME_BYTES ||
         config->max_run_bytes % MB_FRAME_BYTES)
         return mb__fail(MB_ERR_INVALID,
-                        "home_bytes, ring_bytes and max_run_bytes must be multiples "
-                        "of 2 MiB");
+                        "home_space is %" PRIu64 ", window_space %" PRIu64
+                        " bytes; both must be multiples of 2 MiB",
+                        config->home_bytes, config->ring_bytes);
     if (config->home_bytes && config->home_bytes < min_u64(caps->total_bytes, MB_FRAME_BYTES))
-        return mb__fail(MB_ERR_INVALID, "home_bytes is smaller than one frame");
+        return mb__fail(MB_ERR_INVALID, "home_space is smaller than one frame");
     return MB_OK;
 }
 

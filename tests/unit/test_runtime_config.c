@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* The configuration text: what is refused, and which source wins. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,36 @@ TEST(unknown_keys_and_values_are_errors_that_list_the_known)
     CHECK_EQ(read_text("backend:metal", &config), MB_ERR_CONFIG);
     CHECK_EQ(read_text("device_memory:1", &config), MB_ERR_CONFIG);
     CHECK_EQ(read_text("seed", &config), MB_ERR_CONFIG);
+}
+
+/* As "audit:$LOG" is where LOG is not set: whoever asks for a log or a registry must not go without
+ * one in silence. */
+TEST(a_file_without_a_name_is_refused)
+{
+    static const char *const keys[] = {"audit", "registry", "profile", "trace"};
+    struct mb__config config;
+
+    for (unsigned i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
+        char text[32];
+
+        snprintf(text, sizeof(text), "%s:", keys[i]);
+        CHECK_EQ(read_text(text, &config), MB_ERR_CONFIG);
+        CHECK(strstr(mb_error_detail(), keys[i]) && strstr(mb_error_detail(), "leave the key out"));
+        snprintf(text, sizeof(text), "%s:x", keys[i]);
+        CHECK_OK(read_text(text, &config));
+    }
+}
+
+TEST(address_space_that_is_no_whole_frames)
+{
+    mb_device dev = NULL;
+
+    unsetenv("MOONBRIGHT");
+    CHECK_EQ(mb_open(0, "backend:sim,home_space:1", &dev), MB_ERR_INVALID);
+    CHECK(strstr(mb_error_detail(), "home_space is 1") && strstr(mb_error_detail(), "2 MiB"));
+    CHECK_EQ(mb_open(0, "backend:sim,window_space:3m", &dev), MB_ERR_INVALID);
+    CHECK(strstr(mb_error_detail(), "window_space 3145728"));
+    CHECK_PTR_EQ(dev, NULL);
 }
 
 TEST(those_who_look_on)
