@@ -4,8 +4,9 @@
  * all.
  *
  * A batch's outcome stands behind its changes, so a log is read twice: first for the outcomes, then
- * for what is asked.
+ * for what is asked. Of a damaged log that is what stands before the damage.
  */
+#include "audit_mapped.h"
 #include "cli.h"
 
 #include <inttypes.h>
@@ -31,10 +32,11 @@ struct audit {
     size_t count, capacity;
     uint64_t session; /* of the record being read, from 1 */
     char device[MB_AUDIT_CALL];
-    bool by_frame, by_va, failed;
+    bool by_frame, by_va, mapped, failed;
     uint64_t phys, va; /* asked for */
     uint64_t shown;    /* records printed */
     uint64_t of[MB_AUDIT_KINDS];
+    struct audit_mapped last; /* with `mapped` */
 };
 
 /* ------------------------------------------------------------------ outcomes */
@@ -70,19 +72,18 @@ static int compare_outcomes(const void *a, const void *b)
     return x->batch < y->batch ? -1 : x->batch > y->batch;
 }
 
-/* "" when it was done. */
-static const char *outcome_of(const struct audit *audit, uint64_t batch)
+static enum audit_outcome outcome_of(const struct audit *audit, uint64_t batch)
 {
     struct outcome key = {audit->session, batch, MB_AUDIT_DONE};
     const struct outcome *found = NULL;
 
     if (!batch)
-        return "";
+        return AUDIT_DONE;
     if (audit->count)
         found = bsearch(&key, audit->outcomes, audit->count, sizeof(key), compare_outcomes);
     if (!found)
-        return " (planned; whether it was done is not known)";
-    return found->kind == MB_AUDIT_DONE ? "" : " (refused; nothing changed)";
+        return AUDIT_UNKNOWN;
+    return found->kind == MB_AUDIT_DONE ? AUDIT_DONE : AUDIT_REFUSED;
 }
 
 /* ------------------------------------------------------------------ printing */
@@ -102,6 +103,8 @@ static void print_time(uint64_t ns)
 static void print_record(const struct audit *audit, const struct mb_audit_record *record)
 {
     static const char *const access[] = {"no access", "read-only", "", "read-write"};
+    static const char *const outcomes[] = {"", " (refused; nothing changed)",
+                                           " (planned; whether it was done is not known)"};
     uint64_t skip = 0, bytes = record->bytes;
 
     if (audit->by_frame)
@@ -115,14 +118,17 @@ static void print_record(const struct audit *audit, const struct mb_audit_record
            mb_audit_name(record->kind), (record->phys + skip) >> PFN_SHIFT, record->va + skip);
     if (bytes > (uint64_t)1 << PFN_SHIFT)
         printf(" and on, %" PRIu64 " bytes", bytes);
-    if (record->kind == MB_AUDIT_MAP || record->kind == MB_AUDIT_PROTECT)
+    if (record->kind == MB_AUDIT_MAP || record->kind == MB_AUDIT_PROTECT ||
+        record->kind == MB_AUDIT_PEER)
         printf(", %s", access[record->prot & 3]);
+    if (record->kind == MB_AUDIT_PEER)
+        printf(" for device %" PRIu64, record->stream);
     printf(", owner %" PRIu32 ", by %s", record->owner, record->call[0] ? record->call : "?");
-    if (record->stream)
+    if (record->stream && record->kind != MB_AUDIT_PEER)
         printf(" on stream 0x%" PRIx64, record->stream);
     if (record->batch)
         printf(", batch %" PRIu64, record->batch);
-    printf("%s\n", outcome_of(audit, record->batch));
+    printf("%s\n", outcomes[outcome_of(audit, record->batch)]);
 }
 
 static void print_session(const struct audit *audit, const struct mb_audit_record *record)
@@ -140,6 +146,10 @@ static void show(void *user, const struct mb_audit_record *record)
     if (record->kind == MB_AUDIT_SESSION) {
         audit->session++;
         memcpy(audit->device, record->call, sizeof(audit->device));
+    }
+    if (audit->mapped) {
+        audit_mapped_take(&audit->last, record, outcome_of(audit, record->batch));
+        return;
     }
     if (record->kind == MB_AUDIT_SESSION || record->kind == MB_AUDIT_CLOSE) {
         print_session(audit, record);
@@ -172,28 +182,73 @@ static void print_summary(const struct audit *audit, const struct mb_audit_summa
                sum->tail_bytes);
 }
 
+/* ------------------------------------------------------------------ what was mapped */
+
+static void print_mapped(void *user, const struct mb_audit_record *record)
+{
+    print_record(user, record);
+}
+
+static void add_bytes(void *user, const struct mb_audit_record *record)
+{
+    uint64_t *bytes = user;
+
+    bytes[record->kind == MB_AUDIT_HOME ? 0 : 1] += record->bytes;
+}
+
+static int show_mapped(struct audit *audit)
+{
+    const struct audit_mapped *last = &audit->last;
+    uint64_t bytes[2] = {0, 0};
+
+    if (last->odd)
+        return cli_fail(CLI_FAILED, "audit",
+                        "the log has records that are not of whole pages of "
+                        "2 MiB; --all shows them");
+    if (last->no_memory || !audit_mapped_each(last, add_bytes, bytes))
+        return cli_fail(CLI_FAILED, "audit", "there is no memory for all that was mapped");
+    if (last->closed || !last->session.sequence) {
+        printf("nothing is mapped: %s\n",
+               last->closed ? "the last session was closed" : "the log is empty");
+        return CLI_OK;
+    }
+    print_session(audit, &last->session);
+    printf("not closed: its process was killed, or is running. %" PRIu64
+           " bytes are mapped at their home, %" PRIu64 " in windows\n",
+           bytes[0], bytes[1]);
+    if (!audit_mapped_each(last, print_mapped, audit))
+        return cli_fail(CLI_FAILED, "audit", "there is no memory for all that was mapped");
+    for (size_t i = 0; i < last->open.count; i++)
+        print_record(audit, &last->open.at[i]);
+    return CLI_OK;
+}
+
 /* ------------------------------------------------------------------ command */
 
 static int read_twice(struct audit *audit, const char *path, bool all)
 {
+    bool shows = all || audit->by_frame || audit->by_va || audit->mapped;
     struct mb_audit_summary sum = {0};
     enum mb_err err = mb_audit_read(path, note_outcome, audit, &sum);
+    int code = CLI_OK;
 
     if (!err && audit->failed)
         return cli_fail(CLI_FAILED, "audit", "there is no memory for %zu batches", audit->count);
     if (audit->count)
         qsort(audit->outcomes, audit->count, sizeof(*audit->outcomes), compare_outcomes);
     audit->session = 0;
-    if (!err && (all || audit->by_frame || audit->by_va))
+    if (shows && (!err || err == MB_ERR_CORRUPT))
         err = mb_audit_read(path, show, audit, &sum);
+    if (audit->mapped && (!err || err == MB_ERR_CORRUPT))
+        code = show_mapped(audit);
     if (err)
         return cli_fail(err == MB_ERR_IO || err == MB_ERR_PARSE ? CLI_BAD_INPUT : CLI_FAILED,
                         "audit", "%s", mb_error_detail());
     if ((audit->by_frame || audit->by_va) && !audit->shown)
         printf("nothing in the log names it\n");
-    if (!all && !audit->by_frame && !audit->by_va)
+    if (!shows)
         print_summary(audit, &sum);
-    return CLI_OK;
+    return code;
 }
 
 static int run(int argc, char **argv)
@@ -204,6 +259,7 @@ static int run(int argc, char **argv)
     const struct cli_option options[] = {{"--frame", CLI_TEXT, &frame},
                                          {"--va", CLI_TEXT, &va},
                                          {"--all", CLI_FLAG, &all},
+                                         {"--mapped", CLI_FLAG, &audit.mapped},
                                          {NULL, CLI_FLAG, NULL}};
     int count = 0, code = cli_parse(&cli_audit, options, argc, argv, &count, &done);
 
@@ -211,8 +267,9 @@ static int run(int argc, char **argv)
         return code;
     if (count != 1)
         return cli_fail(CLI_BAD_INPUT, "audit", "%d files were given; expected one", count);
-    if ((frame != NULL) + (va != NULL) + all > 1)
-        return cli_fail(CLI_BAD_INPUT, "audit", "--frame, --va and --all exclude each other");
+    if ((frame != NULL) + (va != NULL) + all + audit.mapped > 1)
+        return cli_fail(CLI_BAD_INPUT, "audit",
+                        "--frame, --va, --all and --mapped exclude each other");
     if (frame && (!cli_parse_u64(frame, &audit.phys) || audit.phys >> (64 - PFN_SHIFT)))
         return cli_fail(CLI_BAD_INPUT, "audit",
                         "--frame is \"%.64s\"; expected a frame number as messages print it",
@@ -223,6 +280,7 @@ static int run(int argc, char **argv)
     audit.by_frame = frame != NULL;
     audit.by_va = va != NULL;
     code = read_twice(&audit, argv[1], all);
+    audit_mapped_free(&audit.last);
     free(audit.outcomes);
     return code;
 }
@@ -230,12 +288,13 @@ static int run(int argc, char **argv)
 const struct cli_command cli_audit = {
     .name = "audit",
     .summary = "who mapped a frame when, from an audit log",
-    .help = "usage: moonbright audit FILE [--frame N | --va ADDRESS | --all]\n\n"
+    .help = "usage: moonbright audit FILE [--frame N | --va ADDRESS | --mapped | --all]\n\n"
             "FILE was written by a device opened with audit:FILE.\n"
             "  --frame N     everything that happened to frame N, a number of 4 KiB frames as "
             "messages\n"
             "                print it\n"
             "  --va ADDRESS  everything that happened at an address\n"
+            "  --mapped      what was mapped when the last session ended, as by a kill, or is now\n"
             "  --all         every record\n"
             "Without one of these: how many sessions, records and batches there are.\n",
     .run = run,
