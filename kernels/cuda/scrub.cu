@@ -5,7 +5,7 @@
  * Reads 16 or 8 bytes of table and 16 of record for each slot, all coalesced. Slots that differ are
  * counted, and the first `capacity` of them listed in any order. `out[0]` must be 0 before.
  *
- * Not run on a GPU yet.
+ * Run on an H200 by the test `scrub` of tests/gpu, not by mb_check_tables().
  */
 #include "kernels/pte_scrub.h"
 

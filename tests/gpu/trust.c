@@ -3,8 +3,6 @@
  * trust.c - the scrubber on real tables: entries that another module's kernel changes behind the
  * record are named by a kernel that compares table and record at memory speed. Inline tables only:
  * nothing in the program can address the others.
- *
- * Not run on a GPU yet.
  */
 #include <inttypes.h>
 #include <stdlib.h>
