@@ -244,6 +244,8 @@ static int run(int argc, char **argv)
         return CLI_OK;
     }
     code = run_all(&l, list, programs, argv + 1, count);
+    if (!code && !l.confirmed && !l.changed)
+        code = cli_fail(CLI_FAILED, "litmus", "no program got an answer: nothing is confirmed");
     return code ? code : l.changed || l.failed ? CLI_FAILED : CLI_OK;
 }
 

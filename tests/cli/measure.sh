@@ -53,6 +53,11 @@ run 2 litmus --config nosuch
 says err "no ':'"
 run 1 litmus --backend sim --device 4096 stale-valid
 says out "failed"
+says err "nothing is confirmed"
+# Where nothing can be asked, nothing is confirmed.
+run 1 litmus --backend hip walk-ahead
+says out "not run"
+says err "nothing is confirmed"
 run 2 probe --backend sim --config nosuch
 # Said before the measurements, not behind them.
 run 1 probe --backend sim -o "$WORK/none/profile"
