@@ -16,7 +16,7 @@ enum {
 /* The options as typed. */
 struct replay_arguments {
     struct device_options device;
-    const char *verify; /* NULL: off */
+    const char *verify, *tables; /* NULL: off */
     const char *policy;
     const char *format;
     unsigned streams;
@@ -41,6 +41,20 @@ static int choose_verify(const char *text, enum verify_mode *mode)
     return CLI_OK;
 }
 
+static int choose_tables(const char *text, enum replay_tables *out)
+{
+    if (!text)
+        *out = TABLES_OFF;
+    else if (!*text)
+        *out = TABLES_LOOK;
+    else if (!strcmp(text, "repair"))
+        *out = TABLES_REPAIR;
+    else
+        return cli_fail(CLI_BAD_INPUT, "replay",
+                        "--tables is \"%.64s\"; expected nothing or repair", text);
+    return CLI_OK;
+}
+
 static int choose_policy(const char *name, const struct replay_policy **policy)
 {
     if (replay_policy_by_name(name, policy))
@@ -60,10 +74,12 @@ static int check_arguments(const struct replay_arguments *a, struct replay_optio
 {
     int code = choose_verify(a->verify, &options->verify);
 
-    if (!code && model_named(a->policy) && a->verify)
-        code = cli_fail(CLI_BAD_INPUT, "replay",
-                        "--verify was given with the model \"%.64s\", which writes no memory",
-                        a->policy);
+    if (!code)
+        code = choose_tables(a->tables, &options->tables);
+    if (!code && model_named(a->policy) && (a->verify || a->tables))
+        code = cli_fail(
+            CLI_BAD_INPUT, "replay", "--%s was given with the model \"%.64s\", which writes no %s",
+            a->verify ? "verify" : "tables", a->policy, a->verify ? "memory" : "page tables");
     if (!code && !model_named(a->policy))
         code = choose_policy(a->policy, &options->policy);
     if (code)
@@ -115,6 +131,7 @@ static int replay_one(const char *path, const struct replay_arguments *a,
         .verify = options->verify == VERIFY_FULL    ? "full"
                   : options->verify == VERIFY_EDGES ? "edges"
                                                     : "off",
+        .tables = options->tables != TABLES_OFF,
         .seed = options->seed,
         .streams = a->streams,
     };
@@ -178,6 +195,7 @@ static int run(int argc, char **argv)
         {"--model", CLI_TEXT, &a.device.model},
         {"--seed", CLI_U64, &a.device.seed},
         {"--verify", CLI_CHOICE, &a.verify},
+        {"--tables", CLI_CHOICE, &a.tables},
         {"--streams", CLI_UNSIGNED, &a.streams},
         {"--policy", CLI_TEXT, &a.policy},
         {"--limit", CLI_BYTES, &a.limit_bytes},
@@ -225,6 +243,10 @@ const struct cli_command cli_replay = {
         "  --config K:V,...      more configuration, as in the variable MOONBRIGHT\n"
         "  --verify[=full]       write and read back block edges and a word in every frame; full:\n"
         "                        every word\n"
+        "  --tables[=repair]     compare every page-table entry with the library's record when "
+        "the\n"
+        "                        trace has ended and when all is freed; repair: write the record\n"
+        "                        over what differs. What differs is a failure either way\n"
         "  --streams N           spread the trace over N streams (2 to 64) with uses across them\n"
         "  --seed N              of contents and spreading; also lets the software GPU run what "
         "can\n"

@@ -403,6 +403,28 @@ static int run_events(struct replay *r, struct trace_reader *reader)
     return status == TRACE_HOST_MEMORY ? CLI_FAILED : CLI_BAD_INPUT;
 }
 
+/* Every live entry against the record. What is wrong is the run's problem, also if it was repaired:
+ * somebody else wrote there. */
+static int compare_tables(struct replay *r)
+{
+    struct mb_tables_report found = {0}, *sum = &r->result->entries;
+    enum mb_err err;
+
+    if (r->options->tables == TABLES_OFF)
+        return CLI_OK;
+    err = mb_check_tables(r->dev, r->options->tables == TABLES_REPAIR, &found);
+    sum->entries += found.entries;
+    sum->wrong += found.wrong;
+    sum->foreign += found.foreign;
+    sum->repaired += found.repaired;
+    if (found.wrong)
+        note_problem(
+            r, "%" PRIu64 " of %" PRIu64 " entries are not as the record says, the first at %p",
+            found.wrong, found.entries, found.first);
+    return err == MB_ERR_CORRUPT && found.wrong ? CLI_FAILED
+                                                : check_call(r, "mb_check_tables", err);
+}
+
 /* Reads what still lives, waits for everything, and takes the final statistics. */
 static int finish(struct replay *r)
 {
@@ -416,7 +438,7 @@ static int finish(struct replay *r)
     err = mb_device_sync(r->dev);
     if (err)
         return fatal(r, "mb_device_sync", err);
-    if (poll_stats(r))
+    if (poll_stats(r) || compare_tables(r))
         return CLI_FAILED;
     return check_call(r, "mb_stats_get", mb_stats_get(r->dev, &r->result->stats));
 }
@@ -446,7 +468,9 @@ static int empty(struct replay *r)
                      stats.live_blocks, stats.requested_bytes);
     if (!err)
         err = mb_check(r->dev);
-    return check_call(r, "mb_check", err);
+    if (err)
+        return check_call(r, "mb_check", err);
+    return compare_tables(r);
 }
 
 /* What must be so after a good run. */

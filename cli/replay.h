@@ -23,10 +23,13 @@ struct replay_policy {
 extern const struct replay_policy replay_policies[];
 extern const unsigned replay_policy_count;
 
+enum replay_tables { TABLES_OFF, TABLES_LOOK, TABLES_REPAIR };
+
 struct replay_options {
     const struct replay_policy *policy;
     const char *config; /* for mb_open(), complete; NULL takes the environment's */
     enum verify_mode verify;
+    enum replay_tables tables; /* compare the device's page tables with the library's record */
     uint64_t seed;
     uint64_t limit_bytes; /* of the default pool; 0: none */
     uint64_t max_events;  /* stop after as many; 0: all */
@@ -50,6 +53,7 @@ struct replay_result {
     uint64_t wall_ns;                     /* from the first event to the last work's end */
     struct histogram malloc_times, free_times;
     struct mb_stats stats;
+    struct mb_tables_report entries; /* with blocks that live at the end, and without; summed */
     uint64_t writes, reads, bytes_read, blocks_unchecked; /* of the verifier */
     bool wrong;           /* something that must not be: see problem */
     char problem[640];    /* first thing that went wrong; "" if nothing */

@@ -128,6 +128,12 @@ void report_text(const struct report_context *c, const struct replay_result *r)
                r->trace.device, r->trace.devices);
     print_count("failed requests", r->failed_requests, "");
     print_verify(c, r);
+    if (c->tables) {
+        print_count("entries compared", r->entries.entries,
+                    "with the record, by mb_check_tables()");
+        print_count("wrong entries", r->entries.wrong, "");
+        print_count("repaired", r->entries.repaired, "");
+    }
     printf("  %-20s%12s  %s\n", "result", r->wrong ? "WRONG" : "ok", r->problem);
 }
 
@@ -180,7 +186,8 @@ static void json_peaks(struct json_writer *w, const struct replay_result *r)
     json_u64(w, "table_bytes", s->table_bytes);
 }
 
-static void json_counts(struct json_writer *w, const struct replay_result *r)
+static void json_counts(struct json_writer *w, const struct report_context *c,
+                        const struct replay_result *r)
 {
     const struct trace_info *t = &r->trace;
     const struct mb_stats *s = &r->stats;
@@ -198,6 +205,12 @@ static void json_counts(struct json_writer *w, const struct replay_result *r)
     json_u64(w, "oracle_wrong_accesses", s->wrong_accesses);
     json_u64(w, "wrong_words", s->wrong_words);
     json_u64(w, "faults", s->faults);
+    if (c->tables) {
+        json_u64(w, "tables_entries", r->entries.entries);
+        json_u64(w, "tables_wrong", r->entries.wrong);
+        json_u64(w, "tables_foreign", r->entries.foreign);
+        json_u64(w, "tables_repaired", r->entries.repaired);
+    }
     json_u64(w, "ranges_written", r->writes);
     json_u64(w, "ranges_read", r->reads);
     json_u64(w, "read_bytes", r->bytes_read);
@@ -260,7 +273,7 @@ void report_json(const struct report_context *c, const struct replay_result *r)
     json_object(&w, NULL);
     json_head(&w, c, r);
     json_peaks(&w, r);
-    json_counts(&w, r);
+    json_counts(&w, c, r);
     json_double(&w, "ops_per_second", per_second(calls, r->wall_ns));
     json_double(&w, "ops_per_second_in_calls", per_second(calls, in_calls_ns));
     json_double(&w, "wall_seconds", (double)r->wall_ns / 1e9);

@@ -10,6 +10,7 @@ struct report_context {
     const char *trace; /* the file's name */
     const char *policy;
     const char *verify; /* "off", "edges", "full" */
+    bool tables;        /* were compared with the record */
     uint64_t seed;
     unsigned streams; /* of the generator; 0: as in the trace */
 };

@@ -31,6 +31,14 @@ json 'r["recorded_peak_reserved_bytes"] == 2097152 and r["blocks_unchecked"] == 
 json 'r["malloc"]["count"] == 5 and r["malloc"]["p50_ns"] <= r["malloc"]["p99_ns"] <= r["malloc"]["max_ns"]'
 
 # Every format, compressed or not, from a file or standard input.
+run 0 replay "$TORCH/gpt2.csv.gz" --backend sim --json --tables
+json 'r["tables_entries"] > 0 and r["tables_wrong"] == r["tables_foreign"] == r["tables_repaired"] == 0'
+run 0 replay "$WORK/small.csv" --backend sim --tables=repair
+says out "entries compared"
+run 2 replay "$WORK/small.csv" --backend sim --tables=mend
+says err "expected nothing or repair"
+run 2 replay "$WORK/small.csv" --tables --policy torch-caching
+says err "which writes no page tables"
 run 0 replay "$CORPUS/trace_rmm/good" --backend sim --json --verify=full
 json 'r["format"] == "rmm-csv" and r["recorded_failures"] == 1 and r["frees_before_trace"] == 1 and r["verify"] == "full"'
 json 'r["stream_waits"] == 1'
