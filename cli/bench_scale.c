@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -251,7 +252,7 @@ static bool run_group(const struct scale *scale, enum way way, unsigned count, s
 {
     unsigned processes = way == WAY_THREADS ? 1 : count;
     struct member members[DEVICES_MAX];
-    pid_t pids[DEVICES_MAX];
+    pid_t pids[DEVICES_MAX], parent = getpid();
 
     for (unsigned i = 0; i < count; i++)
         members[i] = (struct member){.group = group,
@@ -270,8 +271,12 @@ static bool run_group(const struct scale *scale, enum way way, unsigned count, s
             (void)wait_for_all(pids, i);
             return false;
         }
-        if (!pids[i])
-            serve(members, i, way == WAY_THREADS ? count : 1);
+        if (pids[i])
+            continue;
+        /* Who ends the command ends its processes; nobody else would end those at the barrier. */
+        if (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)
+            _exit(2);
+        serve(members, i, way == WAY_THREADS ? count : 1);
     }
     return wait_for_all(pids, processes);
 }
@@ -385,6 +390,13 @@ static int check_count(const char *config, unsigned asked)
                     asked, there);
 }
 
+/* Of a GPU that is forced the backend says what may be done. */
+static bool shares_nothing(const char *config)
+{
+    return (strstr(config, "tables:inline") || strstr(config, "tables:isolated")) &&
+           !strstr(config, "force:");
+}
+
 static int run(int argc, char **argv)
 {
     struct device_options device = {.backend = NULL};
@@ -428,6 +440,10 @@ static int run(int argc, char **argv)
         code = check_count(config, scale.devices);
     if (code)
         return code;
+    if (scale.one_device && shares_nothing(config))
+        return cli_fail(CLI_BAD_INPUT, rows.command,
+                        "--one-device: device tables do not share a device; give tables:driver or "
+                        "leave tables out");
     scale.config = config;
     rows_begin(&rows, 0, config, line, scale.seed);
     code = run_all(&rows, &scale);

@@ -26,6 +26,39 @@ run 2 bench scale --devices 0
 run 2 bench scale --size 3KiB
 run 2 bench scale now
 
+# Device tables do not share a device: no row may say that they do.
+run 2 bench scale --backend sim --one-device --config tables:isolated
+says err "device tables do not share a device"
+
+# Whoever ends the command ends its processes, however: those at the barrier would wait for ever.
+lives() { # pid: it runs, and is not only waiting to be counted by whoever inherited it
+    local stat
+    stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+    [[ ${stat##*) } != [ZX]* ]]
+}
+"$MOONBRIGHT" bench scale --backend sim --devices 2 --processes --samples 1000 --no-vendor >/dev/null 2>&1 &
+command=$!
+stopped=
+for _ in $(seq 3000); do
+    read -r child _ <"/proc/$command/task/$command/children" || true
+    if [ -n "${child:-}" ] && kill -STOP "$child" 2>/dev/null; then # it will not end by itself
+        stopped=$child
+        break
+    fi
+    sleep 0.01
+done
+kill -KILL "$command"
+wait "$command" 2>/dev/null
+[ -n "$stopped" ] || fail "the command made no process"
+for _ in $(seq 3000); do
+    { [ -n "$stopped" ] && lives "$stopped"; } || break
+    sleep 0.1
+done
+if [ -n "$stopped" ] && lives "$stopped"; then
+    kill -KILL "$stopped"
+    fail "a process outlives its command"
+fi
+
 library=$(dirname "$MOONBRIGHT")/../lib/libmoonbright.so
 if [ -n "${MB_SANITIZE:-}" ]; then
     echo "note: python3 cannot load a library with a sanitizer; the plain build runs the access of peers"
