@@ -358,7 +358,8 @@ static enum mb_err set_own(struct mb_device *dev, const struct area *area, enum 
                     "pages; map memory of mb_mem_create() instead");
 }
 
-/* Tells all peers of the list; on failure those told before get back what they had. */
+/* Tells all peers of the list; on failure those told before get back what they had. Where even that
+ * fails, a peer may reach what the record says it cannot: the owner hands nothing out any more. */
 static enum mb_err apply(const grants *from, const grants *to, const struct area *area,
                          const struct mb_access *list, unsigned count)
 {
@@ -380,9 +381,11 @@ static enum mb_err apply(const grants *from, const grants *to, const struct area
     for (; err && i-- > 0; done = area->pages) {
         if (list[i].dev == area->owner)
             continue;
-        if (tell_changes(to, from, area, list[i].dev, done, &ignored))
-            mb__log(MB_LOG_ERROR, "runtime", "access of a peer could not be put back: %s",
-                    mb_error_detail());
+        if (!tell_changes(to, from, area, list[i].dev, done, &ignored))
+            continue;
+        mb__log(MB_LOG_ERROR, "runtime", "access of a peer could not be put back: %s",
+                mb_error_detail());
+        mb__vm_lose(area->owner->vm);
     }
     mb__detail_put(&detail);
     return err;

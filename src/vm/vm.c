@@ -61,12 +61,19 @@ enum mb_err mb__vm_submit(struct mb_vm *vm, struct mb_hw_stream *stream,
     return MB_OK;
 }
 
+void mb__vm_lose(struct mb_vm *vm)
+{
+    mb__lock(&vm->lock);
+    vm->lost = true;
+    mb__unlock(&vm->lock);
+}
+
 enum mb_err mb__vm_usable(const struct mb_vm *vm)
 {
     if (vm->lost)
         return mb__fail(MB_ERR_DEVICE_LOST,
-                        "an earlier batch has an unknown outcome, so no frame or "
-                        "address may be reused; close the device");
+                        "an earlier batch or change of access has an unknown outcome, so no frame "
+                        "or address may be reused; close the device");
     return MB_OK;
 }
 

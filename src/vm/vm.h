@@ -58,6 +58,8 @@ enum mb_err mb__vm_open(struct mb_hw_dev *hw, const struct mb_vm_config *config,
 /* Waits for the device; unmaps everything; gives all slabs and addresses back. */
 void mb__vm_close(struct mb_vm *vm);
 struct mb_hw_dev *mb__vm_hw(struct mb_vm *vm);
+/* Nobody knows any more who reaches what: from now on nothing is handed out or reused. */
+void mb__vm_lose(struct mb_vm *vm);
 
 /* ------------------------------------------------------------ frames (alloc_pfn) */
 
