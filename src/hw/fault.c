@@ -33,6 +33,7 @@ struct fault_dev {
 static _Thread_local struct {
     enum mb_hw_fault_op op;
     struct plan plan; /* at 0: none */
+    bool submit_fence;
 } next;
 
 static struct fault_dev *of(struct mb_hw_dev *hw)
@@ -98,6 +99,21 @@ PASS(submit,
      (struct mb_hw_dev * dev, struct mb_hw_stream *stream, const struct mb_hw_cmd *cmds,
       unsigned count),
      (dev, stream, cmds, count))
+/* One use: what it is made of where the inner device lacks it is not counted. */
+static enum mb_err submit_fence(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
+                                const struct mb_hw_cmd *cmds, unsigned count,
+                                struct mb_hw_fence *done)
+{
+    enum mb_err err = trip(dev, MB_HW_FAULT_submit_fence);
+
+    dev = of(dev)->inner;
+    if (!err && dev->ops->submit_fence)
+        return dev->ops->submit_fence(dev, stream, cmds, count, done);
+    if (!err)
+        err = dev->ops->submit(dev, stream, cmds, count);
+    return err ? err : dev->ops->fence_record(dev, stream, done);
+}
+
 PASS(stream_create, (struct mb_hw_dev * dev, mb_stream *native), (dev, native))
 PASS(stream_destroy, (struct mb_hw_dev * dev, mb_stream native), (dev, native))
 PASS(stream_open, (struct mb_hw_dev * dev, mb_stream native, struct mb_hw_stream **out),
@@ -237,6 +253,8 @@ enum mb_err mb__hw_fault_wrap(struct mb_hw_dev *inner, struct mb_hw_dev **out)
     if (!dev)
         return mb__fail(MB_ERR_HOST_MEMORY, "no host memory for a device that fails");
     fill_ops(&dev->ops, inner->ops);
+    if (next.submit_fence)
+        dev->ops.submit_fence = submit_fence;
     dev->inner = inner;
     dev->hw.ops = &dev->ops;
     dev->hw.caps = inner->caps;
@@ -268,6 +286,11 @@ void mb__hw_fault_next(enum mb_hw_fault_op op, uint64_t n, enum mb_err err, bool
 {
     next.op = op;
     next.plan = (struct plan){.at = n, .err = err, .lasting = lasting};
+}
+
+void mb__hw_fault_submit_fence(bool on)
+{
+    next.submit_fence = on;
 }
 
 uint64_t mb__hw_fault_uses(struct mb_hw_dev *dev, enum mb_hw_fault_op op)

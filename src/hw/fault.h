@@ -25,6 +25,7 @@
     X(table_alloc)                                                                                 \
     X(tree_adopt)                                                                                  \
     X(submit)                                                                                      \
+    X(submit_fence)                                                                                \
     X(stream_create)                                                                               \
     X(stream_destroy)                                                                              \
     X(stream_open)                                                                                 \
@@ -57,6 +58,9 @@ void mb__hw_fault_set(struct mb_hw_dev *dev, enum mb_hw_fault_op op, uint64_t n,
 /* The same for a device that is not open yet: the plan that the next mb__hw_fault_wrap() of the
  * calling thread starts with, once. */
 void mb__hw_fault_next(enum mb_hw_fault_op op, uint64_t n, enum mb_err err, bool lasting);
+/* Devices that the calling thread wraps from now on have a submit_fence even if the inner one has
+ * none, as the software GPU: the cuda backend's way to submit. */
+void mb__hw_fault_submit_fence(bool on);
 /* Uses of `op` since open or the last set; failed ones included. */
 uint64_t mb__hw_fault_uses(struct mb_hw_dev *dev, enum mb_hw_fault_op op);
 /* Uses that were made to fail, of all functions, since open. */

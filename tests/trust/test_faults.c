@@ -132,6 +132,15 @@ TEST(driver_tables)
     sweep("backend:sim,device_memory:128m,tables:driver,cache:no");
 }
 
+/* As the cuda backend submits: there is no fence to fail behind a batch that was accepted. */
+TEST(submit_gives_the_fence)
+{
+    mb__hw_fault_submit_fence(true);
+    sweep("backend:sim,device_memory:128m,explore:yes");
+    sweep("backend:sim,device_memory:128m,policy:fresh");
+    mb__hw_fault_submit_fence(false);
+}
+
 #else
 
 TEST(faults)
