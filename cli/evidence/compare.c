@@ -115,23 +115,49 @@ static bool has_machine(const struct figures *set, const struct figure_origin *o
     return false;
 }
 
+/* Whether figures of the origin hold on its machine only: what is published, calculated or a model
+ * that runs alike everywhere does not. */
+static bool is_bound(const struct figures *set, unsigned origin)
+{
+    bool host = strstr(set->origins[origin].machine, " on ") != NULL;
+
+    for (unsigned i = 0; i < set->count; i++) {
+        const struct figure *f = &set->list[i];
+
+        if (f->origin == origin && !isnan(f->value) &&
+            (f->kind == FIGURE_MEASURED || (f->kind == FIGURE_MODELLED && host)))
+            return true;
+    }
+    return false;
+}
+
+static const struct figure_origin *first_bound(const struct figures *set)
+{
+    static const struct figure_origin nobody = {.machine = "no machine", .driver = ""};
+
+    for (unsigned i = 0; i < set->origin_count; i++)
+        if (is_bound(set, i))
+            return &set->origins[i];
+    return &nobody;
+}
+
 const char *compare_refusal(const struct figures *old_set, const struct figures *new_set,
                             char buffer[512])
 {
     for (unsigned side = 0; side < 2; side++) {
         const struct figures *set = side ? new_set : old_set, *other = side ? old_set : new_set;
+        const struct figure_origin *there = first_bound(other);
 
         for (unsigned i = 0; i < set->origin_count; i++) {
             const struct figure_origin *o = &set->origins[i];
 
-            if (has_machine(other, o))
+            if (has_machine(other, o) || !is_bound(set, i))
                 continue;
             snprintf(buffer, 512,
                      "the %s results are of «%.100s», driver «%.60s», the %s ones of «%.100s», "
                      "driver «%.60s»",
                      side ? "new" : "old", o->machine, o->driver, side ? "old" : "new",
-                     other->origin_count ? other->origins[0].machine : "nothing",
-                     other->origin_count ? other->origins[0].driver : "");
+                     there->machine, there->driver);
             return buffer;
         }
     }

@@ -42,7 +42,8 @@ struct compare_row compare_figures(const struct figure *old_figure, const struct
  * NULL if there is none. */
 const struct figure *compare_find(const struct figures *to, const struct figures *from,
                                   unsigned index, bool any_machine);
-/* NULL if the sets can be compared, else why not: the first machine or driver that differs. */
+/* NULL if the sets can be compared, else why not: the first machine or driver with figures of its
+ * own that the other set has not. */
 const char *compare_refusal(const struct figures *old_set, const struct figures *new_set,
                             char buffer[512]);
 

@@ -289,12 +289,15 @@ enum mb_err mb__profile_apply(const struct mb_profile *p, struct mb_hw_dev *dev)
                         "the profile is of \"%s\", and this device is \"%s\": measure this one "
                         "with moonbright probe -o FILE",
                         p->device, caps->device_name);
-    if (!isnan(low) && !isnan(high) && !caps->host_blocking &&
-        (low != (double)(uint32_t)tmpl || high != (double)(tmpl >> 32)))
+    /* A half that the profile does not have is taken as right; the other one is looked at. */
+    low = isnan(low) ? (double)(uint32_t)tmpl : low;
+    high = isnan(high) ? (double)(tmpl >> 32) : high;
+    if (!caps->host_blocking && (low != (double)(uint32_t)tmpl || high != (double)(tmpl >> 32)))
         return mb__fail(MB_ERR_PROOF,
-                        "the profile found entries of the form 0x%08x%08x where MoonBright writes "
-                        "0x%016llx: use tables:driver",
-                        (uint32_t)high, (uint32_t)low, (unsigned long long)tmpl);
+                        "the profile found entries of the form 0x%08llx%08llx where MoonBright "
+                        "writes 0x%016llx: use tables:driver",
+                        (unsigned long long)high, (unsigned long long)low,
+                        (unsigned long long)tmpl);
     if (!isnan(group) && (group < 1 || group > 256 || fmod(log2(group), 1) != 0))
         return mb__fail(MB_ERR_CONFIG,
                         "the profile's group_slots is %g; powers of two up to 256 are possible",

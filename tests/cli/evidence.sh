@@ -48,15 +48,18 @@ says err "other GPU"
 says err "--other-machines"
 run 0 bench compare "$a" "$b" --other-machines
 # Missing and new rows, other units.
+# figures FILE WHAT/UNIT/VALUE/KIND...; $MACHINE: of which machine.
 figures() {
     python3 - "$@" <<'PYTHON'
-import json, sys
+import json, os, sys
 rows = []
 for text in sys.argv[2:]:
     what, unit, value, kind = text.split("/")
     rows.append({"experiment": "e", "what": what, "how": "h", "metric": "m", "unit": unit, "kind": kind, "origin": 0,
                  "value": None if value == "-" else float(value)})
-json.dump({"bench": "x", "origins": [{"machine": "M", "driver": "D"}], "figures": rows}, open(sys.argv[1], "w"))
+machine = os.environ.get("MACHINE", "M")
+json.dump({"bench": "x", "origins": [{"machine": "as published"}, {"machine": machine, "driver": "D"}],
+           "figures": [row | {"origin": 1} for row in rows]}, open(sys.argv[1], "w"))
 PYTHON
 }
 figures "$a" one/us/10/measured two/us/10/measured
@@ -87,6 +90,26 @@ figures "$b" one/us/101/modelled two/us/200/published
 run 1 bench compare "$a" "$b"
 says out "1 figures: 0 same, 1 worse"
 run 0 bench compare "$a" "$b" --model 2
+# A model that runs alike everywhere is no other machine: its figures are new or missing. One beside a host is, and the
+# refusal names what the other file measured, not what it cites.
+figures "$a" one/us/100/measured two/us/7/published
+MACHINE="software GPU" figures "$b" one/us/100/modelled
+run 2 bench compare "$a" "$b"
+says err "the new ones of «no machine»"
+MACHINE="model on B" figures "$b" one/us/100/modelled
+run 2 bench compare "$b" "$a"
+says err "the new ones of «M»"
+python3 - "$a" "$b" <<'PYTHON'
+import json, sys
+all = json.load(open(sys.argv[1]))
+all["origins"].append({"machine": "software GPU"})
+all["figures"].append(all["figures"][0] | {"what": "model", "kind": "modelled", "origin": 2})
+json.dump(all, open(sys.argv[2], "w"))
+PYTHON
+run 0 bench compare "$a" "$b"
+says out "1 same, 0 worse, 0 better, 0 changed, 0 missing, 1 new"
+run 1 bench compare "$b" "$a"
+says out "1 missing"
 # Input that is none.
 run 2 bench compare "$a"
 run 2 bench compare "$a" "$WORK/nothing.json"

@@ -37,6 +37,16 @@ PYTHON
 done
 expect 2 seem "$moonbright" bench scale --backend cuda
 expect_text "this machine has 1"
+# gpu-report, in a tree of its own: says what is not possible, and its page and JSON name no path of the machine.
+mkdir "$scratch/tree"
+cp -r scripts "$scratch/tree/"
+cp bench/results/h200-host.jsonl "$scratch/rows.jsonl"
+COMMIT=abc ONLY=latency,scale QUICK=1 expect 0 seem "$scratch/tree/scripts/gpu-report" "$MB_BUILD_DIR" "$scratch/rows.jsonl"
+expect_text "ok   latency"
+expect_text "scale: not possible here"
+grep -q "page/rows.jsonl" "$scratch/rows-all.json" || fail "the file is not in the page"
+grep -q "latency.json" "$scratch/rows-all.html" || fail "latency is not in the page"
+! grep -F -e "$scratch" -e "$MB_BUILD_DIR" "$scratch/rows-all.json" "$scratch/rows-all.html" || fail "a path of the machine"
 FAKE_CUDA_DEVICES=2 expect 0 seem python3 -B tests/gpu/peers.py "$MB_BUILD_DIR/lib/libmoonbright.so" \
     backend:cuda,tables:driver,device_memory:2g
 expect_text "6 checks passed, 0 failed"

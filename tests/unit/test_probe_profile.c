@@ -196,6 +196,12 @@ TEST(what_cannot_be_is_refused)
     p.value[MB_PROFILE_entry_low] = 0x601;
     p.value[MB_PROFILE_entry_high] = 0;
     CHECK_EQ(mb__profile_apply(&p, &dev), MB_ERR_PROOF);
+    /* Of half an entry that half; a value of no half is no reason to overflow. */
+    p.value[MB_PROFILE_entry_high] = NAN;
+    CHECK_EQ(mb__profile_apply(&p, &dev), MB_ERR_PROOF);
+    p.value[MB_PROFILE_entry_low] = NAN;
+    p.value[MB_PROFILE_entry_high] = 9007199254740992.0;
+    CHECK_EQ(mb__profile_apply(&p, &dev), MB_ERR_PROOF);
     p = profile();
     snprintf(p.device, sizeof(p.device), "Y");
     CHECK_EQ(mb__profile_apply(&p, &dev), MB_ERR_CONFIG);
