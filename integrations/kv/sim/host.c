@@ -10,7 +10,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum {
     BEAMS = 4,
@@ -55,14 +54,6 @@ struct bench {
     double *samples; /* [WHATS][rounds] */
     unsigned rounds, round;
 };
-
-static double host_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
 
 static double map_us(struct bench *b)
 {

@@ -186,3 +186,26 @@ double place_cost(struct place *place)
     place->batches = batches;
     return (double)(mb_clock_ns(place->dev) - place->begin_ns) * 1e-9 + place->copy_s;
 }
+
+enum mb_err place_publish(struct place *place, const int32_t *tokens, uint32_t shared)
+{
+    struct mb_kv_grow grow = {0, shared};
+    enum mb_err err = mb_kv_seq_open(place->kv, 0, &grow.seq);
+
+    if (!err)
+        err = mb_kv_append(place->kv, &grow, 1, place->stream);
+    if (!err)
+        err = mb_kv_publish(place->kv, grow.seq, tokens, shared);
+    if (!err)
+        err = mb_kv_seq_close(place->kv, grow.seq);
+    return err ? err : mb_kv_sync(place->kv, place->stream);
+}
+
+int32_t *make_tokens(uint32_t count)
+{
+    int32_t *tokens = malloc((count + 1) * sizeof(*tokens));
+
+    for (uint32_t i = 0; tokens && i < count; i++)
+        tokens[i] = (int32_t)i;
+    return tokens;
+}

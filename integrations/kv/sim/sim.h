@@ -9,6 +9,7 @@
 #define MB_KV_SIM_H
 
 #include <stdio.h>
+#include <time.h>
 
 #include "kv.h"
 
@@ -18,6 +19,15 @@ static inline int by_value(const void *a, const void *b)
     double x = *(const double *)a, y = *(const double *)b;
 
     return (x > y) - (x < y);
+}
+
+/* The host's own time. */
+static inline double host_us(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
 enum policy {
@@ -83,6 +93,10 @@ void place_close(struct place *place);
 /* Brackets calls of the cache: seconds until what they asked for is usable. */
 void place_begin(struct place *place);
 double place_cost(struct place *place);
+/* The first `shared` tokens are cached, from a sequence that is gone. */
+enum mb_err place_publish(struct place *place, const int32_t *tokens, uint32_t shared);
+/* `count` different tokens. Owner: the caller; free(). NULL: no memory. */
+int32_t *make_tokens(uint32_t count);
 
 /* The commands; each prints one JSON object per line to `out`. 0, or 1 after a line on stderr. */
 int serve(FILE *out, const struct trace *trace, const char *name, const struct shape *shape,

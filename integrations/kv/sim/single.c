@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* single.c - experiments without a trace: prefixes, long contexts, beams, and the attach bench. */
+/* single.c - experiments without a trace: prefixes, long contexts, beams. */
 #include "sim.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { DECODED = 64 };
-
-static int32_t *make_tokens(uint32_t count)
-{
-    int32_t *tokens = malloc((count + 1) * sizeof(*tokens));
-
-    for (uint32_t i = 0; tokens && i < count; i++)
-        tokens[i] = (int32_t)i;
-    return tokens;
-}
 
 static int complain(const char *what)
 {
@@ -28,21 +18,6 @@ static void head(FILE *out, const char *what, const struct shape *shape, enum po
     fprintf(out,
             "{\"what\":\"%s\",\"figures\":\"model\",\"model\":\"%s\",\"gpus\":%u,\"cache\":\"%s\",",
             what, shape->name, shape->gpus, policy_name(policy));
-}
-
-/* A sequence with the first `shared` tokens cached from another one, which is gone. */
-static enum mb_err publish_prefix(struct place *place, const int32_t *tokens, uint32_t shared)
-{
-    struct mb_kv_grow grow = {0, shared};
-    enum mb_err err = mb_kv_seq_open(place->kv, 0, &grow.seq);
-
-    if (!err)
-        err = mb_kv_append(place->kv, &grow, 1, place->stream);
-    if (!err)
-        err = mb_kv_publish(place->kv, grow.seq, tokens, shared);
-    if (!err)
-        err = mb_kv_seq_close(place->kv, grow.seq);
-    return err ? err : mb_kv_sync(place->kv, place->stream);
 }
 
 int prefix(FILE *out, const struct shape *shape, enum policy policy, uint32_t tokens, double share)
@@ -60,7 +35,7 @@ int prefix(FILE *out, const struct shape *shape, enum policy policy, uint32_t to
     }
     if (place.kv) {
         if (shared)
-            err = publish_prefix(&place, text, shared);
+            err = place_publish(&place, text, shared);
         (void)place_cost(&place);
         if (!err)
             err = mb_kv_seq_open(place.kv, 0, &grow.seq);
@@ -245,106 +220,4 @@ done:
     free(grow);
     free(from);
     return status;
-}
-
-/* ------------------------------------------------------------------ attach, on any backend */
-
-static double host_us(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
-}
-
-static double median(double *values, unsigned count)
-{
-    qsort(values, count, sizeof(*values), by_value);
-    return values[count / 2];
-}
-
-/* One round: attach, sync, and a kernel that reads the last page; then everything is let go. */
-static enum mb_err attach_once(struct place *place, const int32_t *tokens, uint32_t count,
-                               double *host, double *decide, double *used)
-{
-    uint64_t begin = mb_clock_ns(place->dev);
-    double real = host_us();
-    struct mb_kv_view view = {0};
-    uint32_t hit = 0;
-    mb_kv_seq seq;
-    enum mb_err err = mb_kv_seq_open(place->kv, 0, &seq);
-
-    if (!err)
-        err = mb_kv_attach(place->kv, seq, tokens, count, &hit);
-    *decide = host_us() - real;
-    if (!err)
-        err = mb_kv_sync(place->kv, place->stream);
-    *host = host_us() - real;
-    if (!err)
-        err = mb_kv_get_view(place->kv, seq, 0, false, &view);
-    if (!err)
-        err = mb_verify_async(place->dev, (char *)view.base + (count - 1) * view.token_stride, 64,
-                              1, place->stream);
-    if (!err)
-        err = mb_stream_sync(place->dev, place->stream);
-    *used = (double)(mb_clock_ns(place->dev) - begin) * 1e-3;
-    if (!err && hit != count)
-        err = MB_ERR_INTERNAL;
-    if (!err)
-        err = mb_kv_seq_close(place->kv, seq);
-    if (!err)
-        err = mb_kv_sync(place->kv, place->stream);
-    return err ? err : mb_stream_sync(place->dev, place->stream);
-}
-
-int attach(FILE *out, const char *config, uint64_t bytes, unsigned samples)
-{
-    struct mb_kv_config shape = {.layers = 32,
-                                 .kv_heads = 8,
-                                 .head_dim = 128,
-                                 .element_bytes = 2,
-                                 .max_sequences = 4,
-                                 .limit_bytes = bytes + ((uint64_t)256 << 20)};
-    uint32_t count = (uint32_t)(bytes / ((uint64_t)128 << 10)) / 16 * 16;
-    double *v = calloc(3 * (size_t)samples, sizeof(*v));
-    int32_t *tokens = make_tokens(count);
-    struct mb_kv_stats before = {0}, after = {0};
-    struct place place = {0};
-    enum mb_err err = MB_OK;
-
-    shape.max_tokens = count;
-    if (!v || !tokens || !count || !samples)
-        err = MB_ERR_INVALID;
-    if (!err)
-        err = mb_open(0, config, &place.dev);
-    if (!err)
-        err = mb_stream_create(place.dev, &place.stream);
-    if (!err)
-        err = mb_kv_open(place.dev, &shape, &place.kv);
-    if (!err)
-        err = publish_prefix(&place, tokens, count);
-    for (unsigned i = 0; !err && i < samples; i++) {
-        (void)mb_kv_get_stats(place.kv, &before);
-        err = attach_once(&place, tokens, count, &v[i], &v[samples + i], &v[2 * samples + i]);
-        (void)mb_kv_get_stats(place.kv, &after);
-    }
-    if (!err)
-        fprintf(out,
-                "{\"what\":\"attach\",\"backend\":\"%s\",\"tables\":\"%s\",\"device\":\"%s\","
-                "\"bytes\":%" PRIu64 ",\"samples\":%u,\"until_used_us\":%.2f,\"figures\":\"%s\","
-                "\"host_us\":%.2f,\"host_deciding_us\":%.2f,\"batches\":%" PRIu64
-                ",\"operations\":%" PRIu64 ",\"pages\":%" PRIu64 "}\n",
-                mb_device_backend(place.dev), mb_device_tables(place.dev),
-                mb_device_name(place.dev), (uint64_t)count * ((uint64_t)128 << 10), samples,
-                median(v + 2 * samples, samples),
-                mb_device_backend(place.dev)[0] == 's' ? "model" : "measured", median(v, samples),
-                median(v + samples, samples), (after.batches - before.batches) / 2,
-                (after.ops - before.ops) / 2, after.mapped_pages - before.mapped_pages);
-    else
-        fprintf(stderr, "moonbright-kv: attach: %s: %s %s\n", mb_error_name(err),
-                mb_kv_error_detail(), mb_error_detail());
-    place_close(&place);
-    free(v);
-    free(tokens);
-    return err != MB_OK;
 }
