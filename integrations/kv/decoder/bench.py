@@ -3,12 +3,14 @@
 """The experiments of doc/kv.md on a GPU: one JSON object a line, appended to --out.
 
     python3 -m decoder.bench --out FILE [--experiments check,layout,attach,prefix,beam,long,serve]
-            [--caches moonbright,cuda-vmm,paged,concat] [--model llama-3-8b] [--tables inline] [--seconds 60]
-            [--repeats 3] [--eager] [--trace FILE] [--stretch 3] [--commit TEXT] [--device cpu]
+            [--caches moonbright,cuda-vmm,paged,paged-flashinfer,concat] [--model llama-3-8b] [--tables inline]
+            [--seconds 60] [--total SECONDS] [--repeats 3] [--eager] [--trace FILE] [--stretch 3] [--commit TEXT]
+            [--device cpu]
 
 Every experiment runs on every cache, in this process, with the same weights, and stops by itself after --seconds per
-cache: a point that would not fit, by what the points before took, is left out, which a line of its own tells. Points
-that matter most come first. Times begin when the request is there and end when the host has the token; what is made at
+cache, or its own (prefix:26,long:30): a point that would not fit, by what the points before took, is left out, which a
+line of its own tells. With --total, all have less where the whole run's time gets short. Points that matter most come
+first. Times begin when the request is there and end when the host has the token; what is made at
 first use (kernels, recordings, buffers) is made by a run before that is not counted. On a CPU (--device cpu, model
 tiny) ranges lie on host memory: that checks this program and measures nothing. Exit status 77: no PyTorch, or no GPU.
 """
@@ -32,13 +34,17 @@ except ImportError:
 HERE = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(HERE), str(HERE / "python")]
 import moonbright_kv  # noqa: E402
-from decoder import attention, caches, llama, search  # noqa: E402
+from decoder import attention, caches, llama, paged_flashinfer, search  # noqa: E402
 
 SIZES = (4096, 16384, 32768, 65536, 131072)
-SHARES = (0.99, 0.9, 0.5, 0.0)
+SHARES = ((0.99, 0.9), (0.5,), (0.0,))  # all sizes with the first ones, then with the next
+LONG = (4096, 32768, 196608, 131072, 16384, 65536)  # both ends first
+ALIKE = 20000  # keys at which a token's attention takes as long as the rest of it (8B on an H200: 4K and 16K prompts)
 BEAMS = ((128, 2), (128, 4), (64, 4), (64, 2), (16, 4), (16, 2), (4, 2), (1, 2), (4, 4), (1, 4))  # prompts, width
-KINDS = ("moonbright", "cuda-vmm", "paged", "concat")
-NO_ROOM = (torch.OutOfMemoryError, MemoryError, moonbright_kv.KVError)
+RANGES = ("moonbright", "cuda-vmm")
+KINDS = (*RANGES, "paged", "paged-flashinfer", "concat")
+EXPERIMENTS = ("check", "layout", "attach", "prefix", "beam", "long", "serve")
+NO_ROOM = (torch.OutOfMemoryError, MemoryError, moonbright_kv.KVError, paged_flashinfer.Unusable)
 
 
 class Bench:
@@ -46,12 +52,15 @@ class Bench:
         self.o, self.cpu = options, options.device == "cpu"
         self.made = []  # caches that are to be dropped
         self.draw = random.Random(options.seed)
+        self.kinds = options.caches.split(",")
+        self.plan = options.plan  # experiment -> seconds per cache, in order
         self.dtype = torch.float32 if self.cpu else torch.bfloat16
         # Before PyTorch's first call of CUDA, as MoonBright prefers it.
-        wanted = "moonbright" in options.caches.split(",") and not self.cpu
+        wanted = "moonbright" in self.kinds and not self.cpu
         self.mb = moonbright_kv.open_device(f"backend:cuda,tables:{options.tables},window_space:8t") if wanted else None
         self.shape = llama.SHAPES[options.model]
         self.model = llama.Llama(self.shape, self.dtype, options.device, record=False if options.eager else None)
+        self.deadline = time.monotonic() + options.total if options.total else None
         self.out = open(options.out, "a", encoding="utf-8")
         gc.collect()
         gc.freeze()
@@ -62,6 +71,18 @@ class Bench:
         print(line, flush=True)
         self.out.write(line + "\n")
         self.out.flush()
+
+    def try_flashinfer(self):
+        """Its version; where it cannot be used the peer is left out, which is told with the reason."""
+        if "paged-flashinfer" not in self.kinds:
+            return "not asked for"
+        try:
+            paged_flashinfer.probe(self.dtype, self.o.device)
+            return paged_flashinfer.load().__version__
+        except paged_flashinfer.Unusable as error:
+            self.kinds.remove("paged-flashinfer")
+            self.tell("flashinfer", "paged-flashinfer", left_out=str(error))
+            return "left out"
 
     def wait(self):
         if not self.cpu:
@@ -83,10 +104,11 @@ class Bench:
         s = model.shape
         if kind == "concat":
             return caches.Concat(s, fused=model.fused)
-        if kind == "paged":
+        if kind.startswith("paged"):
             per = 2 * s.layers * 16 * s.kv_heads * s.head_dim * model.dtype.itemsize
             blocks = min(self.room() // per, worth * (max_tokens // 16 + 2))
-            return caches.Paged(s, blocks, model.dtype, self.o.device, triton=not self.cpu)
+            place = caches.Paged if kind == "paged" else paged_flashinfer.PagedFlashInfer
+            return place(s, blocks, model.dtype, self.o.device, triton=not self.cpu)
         config = dict(layers=s.layers, kv_heads=s.kv_heads, head_dim=s.head_dim, element_bytes=model.dtype.itemsize,
                       max_tokens=max_tokens, max_sequences=max_sequences, group_layers=group_layers)
         token = 2 * s.layers * s.kv_heads * s.head_dim * model.dtype.itemsize
@@ -135,9 +157,18 @@ class Bench:
         """Tokens as a server would keep them: an array, which the cache reads where it lies."""
         return array.array("i", self.draw.choices(range(self.shape.vocabulary), k=count))
 
+    def seconds(self, what, left):
+        """For one of `left` caches that the experiment still has: its own, or its part of what the run has left."""
+        own, names = self.plan[what], list(self.plan)
+        if self.deadline is None:
+            return own
+        later = sum(self.plan[name] for name in names[names.index(what) + 1:]) * len(self.kinds)
+        room = self.deadline - time.monotonic()
+        return own * max(0.0, min(1.0, room / max(1e-9, own * left + later)))
+
     def each(self, what, run):
-        for kind in self.o.caches.split(","):
-            until = time.monotonic() + self.o.seconds
+        for i, kind in enumerate(self.kinds):
+            until = time.monotonic() + self.seconds(what, len(self.kinds) - i)
             with self.tried(what, kind):
                 run(kind, until)
 
@@ -167,6 +198,9 @@ class Bench:
         beams = [search.beam_uncached(few, p, 2, 8) for p in prompts[:2]]
 
         def run(kind, _until):
+            if kind == "paged-flashinfer":
+                self.check_rounded(kind, few.shape, prompts)
+                return
             cache = self.make(kind, 128, 16, few)
             got = [search.greedy(few, cache, p, 12) for p in prompts]
             found = search.beam(few, cache, prompts[:2], 2, 8)
@@ -176,12 +210,33 @@ class Bench:
 
         self.each("check", run)
 
+    def check_rounded(self, kind, shape, prompts):
+        """Kernels that know bfloat16 only: logits of given tokens against those of no cache, beside what the Triton
+        kernels on the same tables differ by."""
+        model = llama.Llama(shape, self.dtype, self.o.device, record=False)
+        worst, size = {}, 0.0
+        for name in (kind, "paged"):
+            cache, worst[name] = self.make(name, 128, 16, model), 0.0
+            for prompt in prompts:
+                text = list(prompt)
+                seq, logits, _ = search.prefill(model, cache, text)
+                for token in range(8):
+                    want = model.uncached(text)
+                    worst[name] = max(worst[name], (logits - want).abs().max().item())
+                    size = max(size, want.abs().max().item())
+                    text.append(token)
+                    logits = search.step(model, cache, [text], [seq], [1])[0]
+                cache.end(seq)
+            self.drop(cache)
+        self.tell("check", kind, logits_differ=worst[kind], triton_logits_differ=worst["paged"], largest_logit=size,
+                  close=worst[kind] <= 2 * worst["paged"] + 1e-3 * size)
+
     def layout(self):
         """What layers per group cost attention: one decode step of 8 sequences over ranges of each layout."""
         tokens = 64 if self.cpu else 8192
 
         def run(kind, _until):
-            if kind in ("paged", "concat"):
+            if kind not in RANGES:
                 return
             for group in (1, 8, self.shape.layers):
                 if self.shape.layers % group:
@@ -212,7 +267,7 @@ class Bench:
         tokens = 160 if self.cpu else (2 << 30) // per
 
         def run(kind, _until):
-            if kind in ("paged", "concat"):
+            if kind not in RANGES:
                 return
             cache = self.make(kind, tokens + 64, 4)
             text = self.text(tokens)
@@ -268,22 +323,33 @@ class Bench:
             cache.end(seq)
         return rows
 
+    @staticmethod
+    def work(computed, before):
+        """What computing so many tokens behind others takes, relative to other numbers of both."""
+        return computed * (1 + (before + computed / 2) / ALIKE)
+
     def prefix(self):
         sizes = (64, 96) if self.cpu else SIZES
 
         def run(kind, until):
-            last, shares = {}, SHARES if kind != "concat" else (0.0,)  # which shares nothing: all the same
-            for tokens in sizes:
-                with self.tried("prefix", kind, tokens=tokens):
-                    one_size(kind, until, tokens, last, shares)
+            last = {}
+            for shares in SHARES:
+                if kind == "concat" and any(shares):  # it shares nothing: all the same
+                    continue
+                if not any(shares) and "long" in self.plan:
+                    self.tell("prefix", kind, share=0.0, left_out="long has it")
+                    continue
+                for tokens in sizes:
+                    with self.tried("prefix", kind, tokens=tokens):
+                        one_size(kind, until, tokens, last, shares)
 
         def one_size(kind, until, tokens, last, shares):
             cache = None
             for share in shares:
-                # What follows a prefix grows with it, and attention with both.
-                guess = last.get(share, (0, 1))[0] * (tokens / last.get(share, (0, tokens))[1]) ** 2
-                first = 0 if tokens > 32768 and share < 0.9 else 1  # long ones are warm by the shorter ones
-                repeats = self.o.repeats if first else 1
+                work = self.work(tokens * (1 - share), tokens * share)
+                guess = last.get(share, 0) * work
+                first = 1 if tokens <= 32768 else 0  # long ones are warm by the shorter ones
+                repeats = self.o.repeats if first or share >= 0.9 else 1
                 if time.monotonic() + guess * (first + repeats) > until:
                     self.tell("prefix", kind, tokens=tokens, share=share, left_out="time")
                     continue
@@ -292,7 +358,7 @@ class Bench:
                     self.touch(cache, tokens + 64, 3)
                 begin = time.monotonic()
                 rows = self.prefix_point(cache, tokens, share, first + repeats)[first:]
-                last[share] = (time.monotonic() - begin) / (first + repeats), tokens
+                last[share] = (time.monotonic() - begin) / (first + repeats) / work
                 middle = sorted(rows)[len(rows) // 2]
                 self.tell("prefix", kind, tokens=tokens, share=share, hit=middle[2], computed=tokens - middle[2],
                           ttft_ms=middle[0], inside_cache_ms=middle[1], mapped_pages=middle[3],
@@ -347,25 +413,39 @@ class Bench:
         return (cache.copies, cache.copied_bytes) if isinstance(cache, caches.Paged) else None
 
     def long(self):
-        lengths = (48,) if self.cpu else (*SIZES, 196608)
-
+        """Prompts without a prefix, and the steps behind them."""
         def run(kind, until):
-            last, before = 0, 0
-            for tokens in lengths:
-                if time.monotonic() + (last * (tokens / before) ** 2 if before else 0) > until:
+            last, warm = 0.0, False
+            for tokens in (48,) if self.cpu else LONG:
+                work = self.work(tokens, 0)
+                repeats = self.o.repeats if tokens <= 32768 else 1
+                if time.monotonic() + last * work * repeats > until:
                     self.tell("long", kind, tokens=tokens, left_out="time")
                     continue
-                cache, begin = self.make(kind, tokens + 40, 4), time.monotonic()
-                if not before:
-                    cache.end(self.first_token(cache, self.text(tokens), share=False)[0])
-                seq, ttft, inside, *_ = self.first_token(cache, self.text(tokens), share=False)
-                self.tell("long", kind, tokens=tokens, ttft_ms=ttft, inside_cache_ms=inside,
-                          tpot_ms=self.time_steps(cache, [seq], tokens, 4 if self.cpu else 16))
-                last, before = time.monotonic() - begin, tokens
-                cache.end(seq)
-                self.drop(cache)
+                with self.tried("long", kind, tokens=tokens):
+                    last, warm = self.long_point(kind, tokens, repeats, not warm) / work, True
 
         self.each("long", run)
+
+    def long_point(self, kind, tokens, repeats, warm_up):
+        """Seconds that a prompt took, or a little more."""
+        cache, rows, seq = self.make(kind, tokens + 40, 2, worth=2), [], None
+        if warm_up:
+            cache.end(self.first_token(cache, self.text(tokens), share=False)[0])
+        begin = time.monotonic()
+        for _ in range(repeats):
+            if seq is not None:
+                cache.end(seq)
+            seq, *row = self.first_token(cache, self.text(tokens), share=False)
+            rows.append(row)
+        spent = (time.monotonic() - begin) / repeats
+        middle = sorted(rows)[len(rows) // 2]
+        self.tell("long", kind, tokens=tokens, ttft_ms=middle[0], inside_cache_ms=middle[1], mapped_pages=middle[3],
+                  all_ms=[round(r[0], 3) for r in rows],
+                  tpot_ms=self.time_steps(cache, [seq], tokens, 4 if self.cpu else 16))
+        cache.end(seq)
+        self.drop(cache)
+        return spent
 
     def requests(self, tokens_max):
         """A slice of the Mooncake trace by seed: (arrival, prompt, tokens to make)."""
@@ -398,11 +478,12 @@ class Bench:
         tokens_max, most = (64, 4) if self.cpu else (32768, 32)
         work = self.requests(tokens_max)
 
-        def run(kind, _until):
+        def run(kind, until):
+            seconds = until - time.monotonic()  # of serving: what comes before it is not counted
             cache = self.make(kind, tokens_max + 256, most)
             self.touch(cache, tokens_max + 256, most)
             self.warm_up(cache, tokens_max)
-            self.tell("serve", kind, **Server(self, cache, work, most).run(time.monotonic() + self.o.seconds))
+            self.tell("serve", kind, **Server(self, cache, work, most).run(time.monotonic() + seconds))
             self.drop(cache)
 
         self.each("serve", run)
@@ -470,14 +551,26 @@ class Server:
                        for name, values in (("ttft", self.ttft), ("tpot", self.tpot)) for p in (50, 99) if values})
 
 
+def planned(text, seconds):
+    """`a,b:5` as {a: seconds, b: 5.0}."""
+    plan = {}
+    for part in text.split(","):
+        name, _, own = part.partition(":")
+        if name not in EXPERIMENTS or name in plan:
+            raise ValueError(f"{part}: each of {', '.join(EXPERIMENTS)}, once, is allowed")
+        plan[name] = float(own) if own else seconds
+    return plan
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", required=True)
-    parser.add_argument("--experiments", default="check,layout,attach,prefix,beam,long,serve")
+    parser.add_argument("--experiments", default=",".join(EXPERIMENTS))
     parser.add_argument("--caches", default=",".join(KINDS))
     parser.add_argument("--model", default="llama-3-8b", choices=llama.SHAPES)
     parser.add_argument("--tables", default="inline")
     parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--total", type=float, default=0, help="seconds for all of it, from when the model is there")
     parser.add_argument("--repeats", type=int, default=3, help="counted runs of a point of prefix")
     parser.add_argument("--eager", action="store_true", help="no recordings as CUDA graphs")
     parser.add_argument("--stretch", type=float, default=3, help="of arrival times, as one GPU cannot carry the trace")
@@ -492,13 +585,17 @@ def main():
     for name in options.caches.split(","):
         if name not in KINDS:
             parser.error(f"--caches: {name} is none of {', '.join(KINDS)}")
+    try:
+        options.plan = planned(options.experiments, options.seconds)
+    except ValueError as error:
+        parser.error(f"--experiments: {error}")
     torch.manual_seed(options.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # else a kernel more for every tensor made
     bench = Bench(options)
     bench.tell("run", "", commit=options.commit, arguments=sys.argv[1:], torch=torch.__version__, paged="Triton",
-               gpu="" if bench.cpu else torch.cuda.get_device_name())
-    for name in options.experiments.split(","):
+               flashinfer=bench.try_flashinfer(), gpu="" if bench.cpu else torch.cuda.get_device_name())
+    for name in bench.plan:
         getattr(bench, name)()
         bench.tell("recordings", "", experiment=name, fused=bench.model.fused, recorded=sorted(bench.model.pieces),
                    not_recorded=bench.model.record_error)

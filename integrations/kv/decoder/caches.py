@@ -11,7 +11,8 @@
 
 Ranges: moonbright_kv, on MoonBright, on CUDA's mapping calls, or on host memory. Paged: blocks of 16 tokens, a block
 table, prefixes shared by the same rule. Concat: tensors that grow by concatenation and are copied for every fork and
-reorder, as HuggingFace's dynamic cache does it: one tensor per layer for a batch that decodes together.
+reorder, as HuggingFace's dynamic cache does it: one tensor per layer for a batch that decodes together. A fifth, Paged with
+FlashInfer's kernels, is in paged_flashinfer.py.
 
 `triton`: kernels rotate and store in one go and attend for batches of single tokens. `spent`: seconds of the host in
 begin() and grow(), where attaching and mapping are; search.py counts them.
@@ -21,7 +22,7 @@ import torch
 from . import attention, kernels
 
 
-def _spans(counts):
+def spans(counts):
     at = 0
     for count in counts:
         yield at, at + count
@@ -50,17 +51,21 @@ class Cache:
     def settle(self):
         pass
 
+    def _at_once(self, counts):
+        """Whether _decode() serves the whole step, or each sequence attends by itself."""
+        return self.triton and max(counts) == 1
+
     def attend(self, layer, seqs, counts, qkv, turn, out):
         place = self._place(seqs, counts, turn)
         if self.triton:
             q = kernels.turn_and_store(qkv, turn, self.kv_heads, place, layer)
-            if max(counts) == 1:
-                self._decode(layer, q, out)
-                return
         else:
             q, k, v = kernels.turn_plain(qkv, turn, self.kv_heads)
             self._store(layer, seqs, counts, k, v)
-        for i, (seq, (at, end)) in enumerate(zip(seqs, _spans(counts))):
+        if self._at_once(counts):
+            self._decode(layer, q, out)
+            return
+        for i, (seq, (at, end)) in enumerate(zip(seqs, spans(counts))):
             keys, values = self._seen(layer, seq, i)  # [1, kv_heads, tokens, head_dim]
             seen = attention.attend_heads(q[at:end].transpose(0, 1)[None], keys, values)
             out[at:end] = seen[0].transpose(0, 1)
@@ -114,7 +119,7 @@ class Ranges(Cache):
         return self.step and self.step[0]
 
     def _store(self, layer, seqs, counts, k, v):
-        for seq, (at, end) in zip(seqs, _spans(counts)):
+        for seq, (at, end) in zip(seqs, spans(counts)):
             keys, values = self._tensors(seq)[layer]
             m = self.lengths[seq]
             keys[0, :, m - (end - at):m] = k[at:end].transpose(0, 1)
@@ -364,7 +369,7 @@ class Concat(Cache):
             keys, values = (x.transpose(1, 2) for x in pair)
             out.copy_(attention.attend_heads(q[:, :, None], keys, values)[:, :, 0])
             return
-        for seq, (at, end) in zip(seqs, _spans(counts)):
+        for seq, (at, end) in zip(seqs, spans(counts)):
             old, new = self.held[seq][layer], (k[at:end], v[at:end])
             if old is None:
                 self.held[seq][layer] = tuple(x.clone() for x in new) if len(seqs) > 1 or not self.fused else new

@@ -18,24 +18,26 @@ if os.environ.get("MB_SANITIZE"):
     sys.exit(77)
 HERE = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = str(pathlib.Path(sys.argv[1]).resolve())
-KINDS = {"moonbright", "cuda-vmm", "paged", "concat"}
+KINDS = {"moonbright", "cuda-vmm", "paged", "paged-flashinfer", "concat"}
 RANGES = {"moonbright", "cuda-vmm"}
 WANTED = {"check": KINDS, "layout": RANGES, "attach": RANGES, "prefix": KINDS, "beam": KINDS, "long": KINDS,
           "serve": KINDS}
 
 
-def run(*arguments):
-    """The lines of one run, without the first, which says what was run."""
+def run(*arguments, flashinfer=HERE / "tests/fake"):
+    """The lines of one run, without the one that says what was run. FlashInfer is one that a CPU can run."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "lines.jsonl"
         command = [sys.executable, "-m", "decoder.bench", "--device", "cpu", "--model", "tiny", "--out", out]
-        done = subprocess.run([*command, *arguments], cwd=HERE, env={**os.environ, "MOONBRIGHT_LIB": LIBRARY},
-                              capture_output=True, text=True, check=False)
+        path = os.pathsep.join((str(flashinfer), os.environ.get("PYTHONPATH", ""))).rstrip(os.pathsep)
+        env = {**os.environ, "MOONBRIGHT_LIB": LIBRARY, "PYTHONPATH": path, "MB_FLASHINFER": ""}
+        done = subprocess.run([*command, *arguments], cwd=HERE, env=env, capture_output=True, text=True, check=False)
         if done.returncode == 77:
             print(done.stdout.strip().splitlines()[-1])
             sys.exit(77)
         assert done.returncode == 0, done.stdout + done.stderr
-        return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()][1:]
+        lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+        return [line for line in lines if line["what"] != "run"]
 
 
 def check_all():
@@ -45,7 +47,9 @@ def check_all():
         assert {line["cache"] for line in told} == kinds, f"{what}: {told}"
         assert not any("failed" in line for line in told), told
     for line in lines:
-        if line["what"] == "check":
+        if line["what"] == "check" and line["cache"] == "paged-flashinfer":
+            assert line["close"] and line["logits_differ"] < 1e-3, line
+        elif line["what"] == "check":
             assert line["greedy_equal"] and line["beam_equal"], line
         if line["what"] == "prefix" and "left_out" not in line:
             shared = line["share"] > 0 and line["cache"] != "concat"
@@ -53,6 +57,8 @@ def check_all():
             # All pages of the prompt are mapped while the clock runs, those of the prefix too.
             assert (line["mapped_pages"] > 0) == (line["cache"] in RANGES), line
             assert 0 <= line["inside_cache_ms"] <= line["ttft_ms"] and len(line["all_ms"]) == 3, line
+        if line["what"] == "long":
+            assert len(line["all_ms"]) == 3 and (line["mapped_pages"] > 0) == (line["cache"] in RANGES), line
         if line["what"] == "serve":
             assert line["admitted"] == line["finished"] > 0 and line["decode_steps"] > 0, line
     pages = {(line["tokens"], line["mapped_pages"]) for line in lines
@@ -63,13 +69,28 @@ def check_all():
 
 def check_no_time():
     """Without time, what is left out is told, and the program ends."""
-    lines = run("--seconds", "0", "--experiments", "prefix,beam,long", "--caches", "moonbright,concat")
-    assert lines and all(line["what"] == "recordings" or line.get("left_out") == "time" for line in lines), lines
+    for limit in (("--seconds", "0", "--experiments", "prefix,beam,long:0"),
+                  ("--total", "1e-6", "--experiments", "prefix,beam:9,long")):
+        lines = run(*limit, "--caches", "moonbright,concat")
+        lines = [line for line in lines if line["what"] != "recordings"]
+        assert {line["what"] for line in lines} == {"prefix", "beam", "long"}, lines
+        assert all(line.get("left_out") in ("time", "long has it") for line in lines), lines
     lines = run("--seconds", "0", "--experiments", "serve", "--caches", "paged")
     assert lines[0]["what"] == "serve" and lines[0]["admitted"] == lines[0]["finished"], lines
     print("ok   no time: all left out, and told")
 
 
+def check_no_flashinfer():
+    """Where FlashInfer is not there, its cache is left out with the reason, and the others run."""
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "flashinfer.py").write_text("raise ImportError('no kernels here')", encoding="utf-8")
+        lines = run("--experiments", "check", "--caches", "paged,paged-flashinfer,concat", flashinfer=folder)
+    assert lines[0]["what"] == "flashinfer" and "no kernels here" in lines[0]["left_out"], lines[0]
+    assert {line["cache"] for line in lines if line["what"] == "check"} == {"paged", "concat"}, lines
+    print("ok   no FlashInfer: left out, and told")
+
+
 check_all()
 check_no_time()
+check_no_flashinfer()
 print("PASS: bench_check")

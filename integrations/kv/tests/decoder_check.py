@@ -24,9 +24,9 @@ except ImportError:
 
 os.environ["MOONBRIGHT_LIB"] = sys.argv[1]
 HERE = pathlib.Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(HERE), str(HERE / "python")]
+sys.path[:0] = [str(HERE / "tests/fake"), str(HERE), str(HERE / "python")]
 import moonbright_kv  # noqa: E402
-from decoder import caches, llama, search  # noqa: E402
+from decoder import caches, llama, paged_flashinfer, search  # noqa: E402
 
 seed = int(sys.argv[2], 0) if len(sys.argv) > 2 else random.SystemRandom().getrandbits(32)
 print(f"seed: {seed:#x}", flush=True)
@@ -52,6 +52,7 @@ def all_caches():
     yield "ranges, one group", ranges(3)
     yield "ranges, a group per layer", ranges(1)
     yield "paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4)
+    yield "paged, FlashInfer's calls", paged_flashinfer.PagedFlashInfer(SHAPE, 64, torch.float32, "cpu", block=4)
     yield "concat", caches.Concat(SHAPE)
 
 
@@ -216,6 +217,8 @@ def check_kernel():
     want = [search.beam_uncached(MODEL, p, 2, 4) for p in work]
     for name, cache in (("ranges", ranges(1, triton=True)),
                         ("paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4, triton=True)),
+                        ("paged, FlashInfer's calls",
+                         paged_flashinfer.PagedFlashInfer(SHAPE, 64, torch.float32, "cpu", block=4, triton=True)),
                         ("concat", caches.Concat(SHAPE, fused=True))):
         assert search.beam(fused, cache, work, 2, 4) == want, name
         print(f"ok   beams with the kernels, interpreted: {name}")
