@@ -4,6 +4,7 @@
 #include "../moonbright_resource.hpp"
 
 #include <cstdlib>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -60,8 +61,47 @@ template <class Stream> static void use(R &memory, mb_stream native)
     }
 }
 
-int main()
+/* On a stand-in for libcuda whose device memory is this process's: a block may be used with CUDA's
+ * own calls as soon as it is there, also one that was composed of what others left. */
+static int driver_tables()
 {
+    constexpr std::size_t small = std::size_t{3} << 20, large = std::size_t{16} << 20;
+    R memory{0, "backend:cuda,tables:driver"};
+    mb_stream stream = nullptr;
+    std::vector<void *> blocks;
+    struct mb_pointer_info info = {};
+    unsigned stitched = 0;
+
+    MUST(std::string{mb_device_tables(memory.device())} == "driver");
+    MUST(!mb_stream_create(memory.device(), &stream));
+    for (unsigned round = 0; round < 20; round++) {
+        for (unsigned i = 0; i < 40; i++)
+            blocks.push_back(memory.allocate(stream_ref{stream}, small));
+        for (unsigned i = 0; i < 40; i += 2)
+            memory.deallocate(stream_ref{stream}, blocks[i], small);
+        for (unsigned i = 0; i < 3; i++) {
+            void *p = memory.allocate(stream_ref{stream}, large + (std::size_t{round} << 21));
+
+            std::memset(p, 1, large);
+            MUST(!mb_pointer_info(memory.device(), p, &info));
+            stitched += info.stitched;
+            memory.deallocate(stream_ref{stream}, p, large);
+        }
+        for (unsigned i = 1; i < 40; i += 2)
+            memory.deallocate(stream_ref{stream}, blocks[i], small);
+        blocks.clear();
+    }
+    MUST(stitched);
+    MUST(!mb_device_sync(memory.device()));
+    MUST(!mb_stream_destroy(memory.device(), stream));
+    std::printf("ok: %u stitched\n", stitched);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc == 2 && std::string{argv[1]} == "driver")
+        return driver_tables();
     R memory{0, "backend:sim,device_memory:1GiB"};
     R copy = memory;
     mb_stream stream = nullptr;

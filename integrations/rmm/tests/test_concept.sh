@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The RMM resource without RMM, on the software GPU.
+# The RMM resource without RMM, on the software GPU, and with driver tables on a stand-in for libcuda.
 #
-#     test_concept.sh LIBRARY-DIRECTORY ROOT
+#     test_concept.sh LIBRARY-DIRECTORY ROOT BUILD
 set -euo pipefail
 cxx=${CXX:-c++}
 if [ -n "${MB_SANITIZE-}" ]; then
@@ -17,3 +17,6 @@ trap 'rm -rf "$work"' EXIT
 "$cxx" -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -isystem "$2/include" "$2/integrations/rmm/tests/concept.cpp" \
     -o "$work/concept" -L"$1" -lmoonbright -Wl,-rpath,"$1"
 "$work/concept"
+status=0
+"$2/scripts/gpu-rehearse" "$3" "$work/concept" driver || status=$?
+[ $status = 0 ] || [ $status = 77 ]
