@@ -24,6 +24,9 @@ enum figure_kind {
 const char *figure_kind_name(enum figure_kind kind);
 
 /* Where figures come from. Texts are the set's; "" where unknown. */
+/* Note of a figure without a value. */
+#define FIGURE_TABLES_UNSEEN "the driver makes the page tables and does not tell"
+
 struct figure_origin {
     const char *file;    /* as given to --include; "" for this run */
     const char *machine; /* "NVIDIA H200, device-inline" */

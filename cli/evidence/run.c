@@ -243,7 +243,7 @@ double bench_table_bytes(const struct bench_run *run, uint64_t bytes, const char
 {
     bool seen = run->modelled || bytes;
 
-    *note = seen ? "" : "the driver makes the page tables and does not tell";
+    *note = seen ? "" : FIGURE_TABLES_UNSEEN;
     return seen ? (double)bytes : NAN;
 }
 
