@@ -7,7 +7,7 @@ if [ -e /proc/driver/nvidia/version ]; then
     skip "this machine has an NVIDIA driver"
 fi
 cd "$MB_SOURCE_DIR" || exit 1
-for name in gpu-test gpu-variants gpu-bench gpu-report gpu-torch gpu-train gpu-compat gpu-kv gpu-scale gpu-samples gpu-probe; do
+for name in gpu-test gpu-variants gpu-bench gpu-report gpu-torch gpu-train gpu-compat gpu-kv gpu-scale gpu-samples gpu-rmm gpu-probe; do
     arguments=()
     case $name in
     gpu-variants | gpu-bench | gpu-report | gpu-probe) arguments=("$MB_BUILD_DIR" "$scratch/results") ;;

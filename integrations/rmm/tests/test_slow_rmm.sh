@@ -45,4 +45,14 @@ new=$dir/concept
 try concept with_rmm.cpp "$new/librmm/lib64/librmm.so" "$new/rapids_logger/lib64/librapids_logger.so" \
     -Wl,-rpath,"$new/librmm/lib64:$new/rapids_logger/lib64"
 try base with_rmm_base.cpp
+# What a GPU machine gets, up to where it would open the GPU.
+skips() {
+    "$root/scripts/gpu-rmm" --build "$new" "$library" "$new/gpu" || return
+    LD_LIBRARY_PATH=$library "$new/gpu/on_gpu" backend:cuda
+    [ $? = 77 ]
+}
+if [ ! -e /proc/driver/nvidia/version ] && ! skips; then
+    echo "FAIL on_gpu.cpp"
+    failed=1
+fi
 exit $failed
