@@ -260,6 +260,7 @@ static void stitched(void)
     enum { N = 48, BYTES = 4 << 20, LARGE = 60 << 20 };
     cu_ptr small[N], large = 0;
     unsigned char *host = malloc(LARGE), *back = malloc(LARGE);
+    void *stream = NULL;
     size_t count = 0;
 
     MUST(host && back);
@@ -269,7 +270,17 @@ static void stitched(void)
     MUST(count >= 34);
     for (size_t i = 0; i < count; i += 2)
         OK(cu.cuMemFree_v2(small[i]));
+    /* In stream order: as with CUDA's pools, a copy may be enqueued at once, and CUDA looks the
+     * addresses up when that is called. This device's memory is the process's. */
+    OK(cu.cuStreamCreate(&stream, 1));
+    for (size_t bytes = 20 << 20; bytes < LARGE; bytes += 8 << 20) {
+        OK(cu.cuMemAllocAsync(&large, bytes, stream));
+        memset((void *)(uintptr_t)large, 0x11, bytes);
+        OK(cu.cuMemFreeAsync(large, stream));
+    }
+    OK(cu.cuStreamDestroy_v2(stream));
     OK(cu.cuMemAlloc_v2(&large, LARGE));
+    memset((void *)(uintptr_t)large, 0x22, LARGE);
     check_block(large, LARGE, large + LARGE / 3);
     check_shareable(large, LARGE, false);
     for (size_t k = 0; k < LARGE; k++)
