@@ -5,6 +5,7 @@ FlashInfer is no part of this project. `scripts/flashinfer-prepare` fetches its 
 wanted here; MB_FLASHINFER names the directory it made. A step is planned on the host when its first layer attends, as
 FlashInfer wants it, and nothing of it is recorded as a CUDA graph, as with every other cache.
 """
+import contextlib
 import importlib
 import os
 import sys
@@ -22,6 +23,15 @@ class Unusable(RuntimeError):
 
 def _first_line(error):
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"[:200]
+
+
+@contextlib.contextmanager
+def _refusals(call):
+    """What FlashInfer raises, from Python or through its bindings, is told like a cache without room."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, AssertionError) as error:
+        raise Unusable(f"{call}: {_first_line(error)}") from error
 
 
 def load():
@@ -42,7 +52,8 @@ def probe(dtype, device, heads=8, kv_heads=2, head_dim=128):
     try:
         shape = _ProbeShape(heads, kv_heads, head_dim)
         cache = PagedFlashInfer(shape, 16, dtype, device, heads=heads, triton=False)
-        q, keys, values = (torch.randn(40, n, head_dim, dtype=dtype, device=device) for n in (heads, kv_heads, kv_heads))
+        q, keys, values = (torch.randn(40, n, head_dim, dtype=dtype, device=device)
+                           for n in (heads, kv_heads, kv_heads))
         for new in (40, 7, 1):
             seq = cache.adopt(keys, values)
             out = torch.empty(new, heads, head_dim, dtype=dtype, device=device)
@@ -72,11 +83,9 @@ class PagedFlashInfer(caches.Paged):
         self.heads, self.head_dim = heads or shape.heads, shape.head_dim
         flashinfer = load()
         workspace = torch.zeros(WORKSPACE_BYTES if device != "cpu" else 1, dtype=torch.uint8, device=device)
-        try:
+        with _refusals("FlashInfer's wrappers"):
             self.one = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD")
             self.many = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
-        except RuntimeError as error:
-            raise Unusable(f"FlashInfer's wrappers: {_first_line(error)}") from error
         self.planned = None
 
     def tables_of(self, seqs):
@@ -92,24 +101,20 @@ class PagedFlashInfer(caches.Paged):
     def plan(self, seqs, counts):
         """For all layers of a step; lengths have its new tokens already."""
         indptr, indices, last = self.tables_of(seqs)
+        shape = (self.heads, self.kv_heads, self.head_dim, self.block)
         kinds = {"q_data_type": self.dtype, "kv_data_type": self.dtype}
-        try:
+        with _refusals(f"plan() for {len(seqs)} sequences"):
             if max(counts) == 1:
                 self.planned = self.one
-                self.one.plan(indptr, indices, last, self.heads, self.kv_heads, self.head_dim, self.block, **kinds)
-                return
-            self.planned = self.many
-            starts = torch.tensor([0, *(end for _, end in caches.spans(counts))], dtype=torch.int32)
-            self.many.plan(starts, indptr, indices, last, self.heads, self.kv_heads, self.head_dim, self.block,
-                           causal=True, **kinds)
-        except RuntimeError as error:
-            raise Unusable(f"plan() for {len(seqs)} sequences: {_first_line(error)}") from error
+                self.one.plan(indptr, indices, last, *shape, **kinds)
+            else:
+                self.planned = self.many
+                starts = torch.tensor([0, *(end for _, end in caches.spans(counts))], dtype=torch.int32)
+                self.many.plan(starts, indptr, indices, last, *shape, causal=True, **kinds)
 
     def run(self, layer, q, out):
-        try:
+        with _refusals("run()"):
             self.planned.run(q, (self.pool[layer, 0], self.pool[layer, 1]), out=out)
-        except RuntimeError as error:
-            raise Unusable(f"run(): {_first_line(error)}") from error
 
     def adopt(self, keys, values):
         """A sequence that has these keys and values [tokens, kv_heads, head_dim] in layer 0."""

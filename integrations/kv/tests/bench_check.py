@@ -24,13 +24,13 @@ WANTED = {"check": KINDS, "layout": RANGES, "attach": RANGES, "prefix": KINDS, "
           "serve": KINDS}
 
 
-def run(*arguments, flashinfer=HERE / "tests/fake"):
+def run(*arguments, flashinfer=HERE / "tests/fake", **variables):
     """The lines of one run, without the one that says what was run. FlashInfer is one that a CPU can run."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "lines.jsonl"
         command = [sys.executable, "-m", "decoder.bench", "--device", "cpu", "--model", "tiny", "--out", out]
         path = os.pathsep.join((str(flashinfer), os.environ.get("PYTHONPATH", ""))).rstrip(os.pathsep)
-        env = {**os.environ, "MOONBRIGHT_LIB": LIBRARY, "PYTHONPATH": path, "MB_FLASHINFER": ""}
+        env = {**os.environ, "MOONBRIGHT_LIB": LIBRARY, "PYTHONPATH": path, "MB_FLASHINFER": "", **variables}
         done = subprocess.run([*command, *arguments], cwd=HERE, env=env, capture_output=True, text=True, check=False)
         if done.returncode == 77:
             print(done.stdout.strip().splitlines()[-1])
@@ -88,6 +88,13 @@ def check_no_flashinfer():
     assert lines[0]["what"] == "flashinfer" and "no kernels here" in lines[0]["left_out"], lines[0]
     assert {line["cache"] for line in lines if line["what"] == "check"} == {"paged", "concat"}, lines
     print("ok   no FlashInfer: left out, and told")
+    lines = run("--experiments", "beam", "--caches", "paged-flashinfer,concat", FAKE_FLASHINFER_SEQUENCES="3")
+    told = {kind: [line for line in lines if line["cache"] == kind] for kind in ("paged-flashinfer", "concat")}
+    assert len(told["paged-flashinfer"]) == len(told["concat"]) == 2, lines
+    assert all("4 sequences are too many" in line["failed"] or "8 sequences" in line["failed"]
+               for line in told["paged-flashinfer"]), lines
+    assert not any("failed" in line for line in told["concat"]), lines
+    print("ok   FlashInfer refuses a step: told, and the others run")
 
 
 check_all()

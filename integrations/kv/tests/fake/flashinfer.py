@@ -5,10 +5,12 @@ Parameters are in the order of FlashInfer 0.6.4; scripts/flashinfer-prepare comp
 the real wrappers would read out of bounds or refuse is refused here.
 """
 import math
+import os
 
 import torch
 
 __version__ = "fake"
+MOST = int(os.environ.get("FAKE_FLASHINFER_SEQUENCES", "1000000"))  # a plan for more is refused
 
 
 class _Wrapper:
@@ -18,6 +20,8 @@ class _Wrapper:
         self._starts = self._plan = None
 
     def _keep(self, starts, indptr, indices, last_page_len, heads, kinds):
+        if len(last_page_len) > MOST:
+            raise ValueError(f"{len(last_page_len)} sequences are too many")
         for one in (starts, indptr, last_page_len):
             assert one.dtype == torch.int32 and one.device.type == "cpu" and one.dim() == 1
         assert indices.dtype == torch.int32 and indices.device == self._device
