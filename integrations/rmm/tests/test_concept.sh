@@ -17,6 +17,10 @@ trap 'rm -rf "$work"' EXIT
 "$cxx" -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -isystem "$2/include" "$2/integrations/rmm/tests/concept.cpp" \
     -o "$work/concept" -L"$1" -lmoonbright -Wl,-rpath,"$1"
 "$work/concept"
-status=0
-"$2/scripts/gpu-rehearse" "$3" "$work/concept" driver || status=$?
-[ $status = 0 ] || [ $status = 77 ]
+rehearse() {
+    local status=0
+    "$2/scripts/gpu-rehearse" "$3" "${@:4}" || status=$?
+    [ $status = 0 ] || [ $status = 77 ]
+}
+rehearse "$@" "$work/concept" driver
+rehearse "$@" python3 -B "$2/integrations/rmm/tests/callback.py" "$1/libmoonbright.so"
