@@ -32,6 +32,11 @@ import json, sys
 all, devices = json.load(open(sys.argv[1])), int(sys.argv[2])
 told = [f for f in all["figures"] if f["experiment"] == "not run"]
 most = max(f.get("x", 1) for f in all["figures"] if f["experiment"] == "scale" and f["kind"] == "measured") if devices > 1 else 1
+# Both stock baselines stand beside the devices.
+for way in "2 MB handles", "one handle":
+    rows = {(f["what"], f["x"]) for f in all["figures"] if f["experiment"] == "scale" and f["how"] == f"threads: CUDA VMM, {way}"}
+    assert devices == 1 or {("map 2 GB", devices), ("unmap 2 GB", devices)} <= rows, (way, rows)
+assert devices == 1 or [s for s in all["side_by_side"] if s["what"] == "map 2 GB, two GPUs at once" and s["stock_other_way"]]
 assert all["not_run"] == 0 and most == devices and len(told) == (devices == 1), (all["not_run"], most, told)
 PYTHON
 done
