@@ -43,7 +43,8 @@ command=$!
 stopped=
 for _ in $(seq 3000); do
     read -r child _ <"/proc/$command/task/$command/children" || true
-    if [ -n "${child:-}" ] && kill -STOP "$child" 2>/dev/null; then # it will not end by itself
+    # With a thread of its own it has begun, and asked for its end with the command's; stopped, it will not end by itself.
+    if [ -n "${child:-}" ] && [ -e "$(printf '%s\n' "/proc/$child/task/"*/ | sed -n 2p)" ] && kill -STOP "$child" 2>/dev/null; then
         stopped=$child
         break
     fi
