@@ -124,6 +124,7 @@ struct mb_lab {
     const char *backend;
     struct mb_rng rng;
     uint64_t tmpl_rw, tmpl_ro;
+    unsigned clock_khz; /* of the cycles that a kernel counted; 0: none did */
     /* Pool: frames in the order of acquisition. Owned; constant after mb__lab_pool(). */
     uint32_t frames;
     mb_pfn *pfn;

@@ -454,6 +454,7 @@ static enum mb_err cuda_first_touch(struct mb_lab *lab, uint32_t pages, double *
             cycles += (double)lab->answer[i];
         *out[turn] = cycles / pages * 1e6 / khz;
     }
+    lab->clock_khz = (unsigned)khz;
     return err;
 }
 

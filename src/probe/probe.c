@@ -32,12 +32,12 @@ struct probe {
     struct mb_profile found;
     const struct mb_profile *known; /* NULL: none */
     bool modelled;
-    char why[MB_PROFILE_FACTS][256]; /* why a fact was not measured */
+    char note[MB_PROFILE_FACTS][256]; /* why a fact was not measured, or what else it is */
 };
 
 static void missing(struct probe *p, enum mb_profile_fact fact, const char *why)
 {
-    snprintf(p->why[fact], sizeof(p->why[fact]), "%s", why);
+    snprintf(p->note[fact], sizeof(p->note[fact]), "%s", why);
 }
 
 /* ------------------------------------------------------------ translation */
@@ -276,9 +276,23 @@ static void small_leaf(struct probe *p)
         p->found.value[MB_PROFILE_small_alloc_leaf_kib] = (double)(bytes >> 10);
 }
 
+/* Kernels count cycles, which is what is published; with the clock's rate they are nanoseconds. */
+static void first_touch(struct probe *p)
+{
+    double first, later;
+
+    if (p->lab.ops->first_touch(&p->lab, 32, &first, &later)) {
+        missing(p, MB_PROFILE_first_touch_ns, mb_error_detail());
+        return;
+    }
+    p->found.value[MB_PROFILE_first_touch_ns] = first - later;
+    if (p->lab.clock_khz)
+        snprintf(p->note[MB_PROFILE_first_touch_ns], sizeof(p->note[0]), "%.0f cycles at %.0f MHz",
+                 (first - later) * p->lab.clock_khz / 1e6, p->lab.clock_khz / 1e3);
+}
+
 static enum mb_err costs(struct probe *p)
 {
-    double first = NAN, later = NAN;
     enum mb_err err = mb__lab_pool(&p->lab, FRAMES, (uint64_t)512 << 20);
 
     if (!err)
@@ -291,10 +305,7 @@ static enum mb_err costs(struct probe *p)
         return err;
     templates(p);
     small_leaf(p);
-    if (p->lab.ops->first_touch(&p->lab, 32, &first, &later))
-        missing(p, MB_PROFILE_first_touch_ns, mb_error_detail());
-    else
-        p->found.value[MB_PROFILE_first_touch_ns] = first - later;
+    first_touch(p);
     err = batches(p);
     if (!err)
         err = stream_values(p);
@@ -310,7 +321,7 @@ static void tell(const struct probe *p, mb_fact_callback callback, void *user)
                                .unit = mb__profile_unit((enum mb_profile_fact)i),
                                .value = value,
                                .known = known,
-                               .note = p->why[i]};
+                               .note = p->note[i]};
 
         if (isnan(value))
             fact.verdict = MB_FACT_NOT_MEASURED;
