@@ -172,8 +172,8 @@ mb_pfn mb__vm_lookup(struct mb_vm *vm, mb_va va);
 /* The same for `count` addresses, a frame apart, under one lock. */
 void mb__vm_lookup_run(struct mb_vm *vm, mb_va va, uint32_t count, mb_pfn *out);
 
-/* `count` pages from va on, all mapped, are open to device `peer` as `prot` says from now on: for the
- * audit log alone, the entries are the backend's. Never fails: what cannot be written waits. */
+/* `count` pages from va on, all mapped, are open to device `peer` as `prot` says from now on: for
+ * the audit log alone, the entries are the backend's. Never fails: what cannot be written waits. */
 void mb__vm_trail_peer(struct mb_vm *vm, mb_va va, uint32_t count, int peer, enum mb_prot prot);
 
 /* Moves fences that have passed: draining frames, retired addresses. Cheap; called by the
