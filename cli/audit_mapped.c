@@ -14,7 +14,7 @@ static const uint64_t PAGE = (uint64_t)1 << MEMMAP_PAGE_SHIFT;
 
 static bool keep(struct audit_kept *kept, const struct mb_audit_record *record)
 {
-    if (kept->count == kept->capacity) {
+    if (!kept->at || kept->count == kept->capacity) {
         size_t capacity = kept->capacity ? 2 * kept->capacity : 256;
         struct mb_audit_record *grown = realloc(kept->at, capacity * sizeof(*grown));
 

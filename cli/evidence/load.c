@@ -375,7 +375,8 @@ static void forget_unseen_tables(struct figure *f)
 {
     static const char name[] = "page-table memory";
 
-    if (f->kind != FIGURE_MEASURED || f->value != 0 || strncmp(f->what, name, sizeof(name) - 1))
+    if (f->kind != FIGURE_MEASURED || f->value != 0 ||
+        strncmp(f->what, name, sizeof(name) - 1) != 0)
         return;
     f->value = NAN;
     f->note = FIGURE_TABLES_UNSEEN;

@@ -154,6 +154,7 @@ static void tell(FILE *out, struct bench *b, const struct mb_kv_stats *before)
 {
     mb_device dev = b->place.dev;
     struct mb_kv_stats after = {0};
+    uint64_t rounds = b->rounds ? b->rounds : 1; /* set_up() takes no 0 */
 
     (void)mb_kv_get_stats(b->place.kv, &after);
     fprintf(out,
@@ -164,9 +165,8 @@ static void tell(FILE *out, struct bench *b, const struct mb_kv_stats *before)
             mb_device_backend(dev)[0] == 's' ? "model" : "measured",
             (uint64_t)b->count * ((uint64_t)128 << 10), b->rounds,
             /* Attached twice a round and taken away as often. */
-            (after.batches - before->batches) / 4 / b->rounds,
-            (after.ops - before->ops) / 4 / b->rounds,
-            (after.mapped_pages - before->mapped_pages) / 2 / b->rounds);
+            (after.batches - before->batches) / 4 / rounds, (after.ops - before->ops) / 4 / rounds,
+            (after.mapped_pages - before->mapped_pages) / 2 / rounds);
     for (unsigned what = 0; what < WHATS; what++) {
         double *us = b->samples + what * b->rounds;
 

@@ -104,7 +104,7 @@ static enum mb_err settle(mb_device dev, void *p, void *stream)
     struct mb_pointer_info info;
     enum mb_err err;
 
-    if (strcmp(mb_device_tables(dev), "driver"))
+    if (strcmp(mb_device_tables(dev), "driver") != 0)
         return MB_OK;
     err = mb_pointer_info(dev, p, &info);
     return err || !info.stitched ? err : mb_stream_sync(dev, stream);
