@@ -44,7 +44,11 @@ class Device:
         out = ctypes.c_void_p()
         self._check(self.c.mb_malloc_async(self.handle, ctypes.c_size_t(size), self._stream(stream), ctypes.byref(out)))
         if self.driver_tables:
-            self._settle(out, stream)
+            try:
+                self._settle(out, stream)
+            except MemoryError:  # the caller gets no block, so nobody else would give it back
+                self.c.mb_free_async(self.handle, out, self._stream(stream))
+                raise
         return out.value
 
     def _settle(self, block, stream):

@@ -29,6 +29,22 @@ for turn in range(20):
     for block in (large, *small[1::2]):
         device.deallocate(block, 0)
 assert stitched, "no block was composed"
+
+# A wait that fails leaves no block behind.
+small = [device.allocate(3 * MIB) for _ in range(40)]
+for block in small[::2]:
+    device.deallocate(block, 3 * MIB)
+wait, free, given = device.c.mb_stream_sync, device.c.mb_free_async, []
+device.c.mb_stream_sync = lambda *_: 1
+device.c.mb_free_async = lambda handle, block, stream: given.append(block.value) or free(handle, block, stream)
+try:
+    device.allocate(48 * MIB)
+    raise SystemExit("FAILED: a block whose mapping was not waited for was handed out")
+except MemoryError:
+    assert len(given) == 1 and given[0], given
+device.c.mb_stream_sync, device.c.mb_free_async = wait, free
+for block in small[1::2]:
+    device.deallocate(block, 0)
 assert not device.c.mb_device_sync(device.handle)
 device.close()
 print(f"ok: {stitched} stitched, by callbacks")
