@@ -37,7 +37,7 @@ struct frag {
     const char *policies; /* as typed, joined by + */
     const char *commit;   /* of the tree that was built, for the record; NULL: not told */
     uint64_t limit_bytes;
-    unsigned streams;
+    unsigned streams, ordinal;
     bool as_json;
 
     char policy[POLICIES_MAX][POLICY_BYTES];
@@ -182,6 +182,7 @@ static int run_moonbright(struct frag *frag, struct trace_reader *reader, const 
 {
     static struct replay_result r; /* large, and one runs at a time */
     struct replay_options options = {.config = frag->config,
+                                     .device = frag->ordinal,
                                      .seed = frag->device.seed,
                                      .limit_bytes = frag->limit_bytes,
                                      .quiet = true};
@@ -322,6 +323,18 @@ static int split_policies(struct frag *frag)
     return CLI_OK;
 }
 
+/* What shapes a device needs a policy that opens one. */
+static int check_device(const struct frag *frag, bool shaped)
+{
+    for (unsigned i = 0; i < frag->policy_count; i++)
+        if (!model_named(frag->policy[i]))
+            return CLI_OK;
+    return shaped ? cli_fail(CLI_BAD_INPUT, "bench frag",
+                             "--backend, --device and --config have no meaning for models, which "
+                             "open no device; name moonbright in --policies, too")
+                  : CLI_OK;
+}
+
 static void begin_json(struct frag *frag, int argc, char **argv)
 {
     struct json_writer *w = &frag->json;
@@ -406,15 +419,11 @@ static int run(int argc, char **argv)
 {
     static struct frag frag; /* large, and a process runs one */
     const struct cli_option table[] = {
-        {"--policies", CLI_TEXT, &frag.policies},
-        {"--limit", CLI_BYTES, &frag.limit_bytes},
-        {"--streams", CLI_UNSIGNED, &frag.streams},
-        {"--seed", CLI_U64, &frag.device.seed},
-        {"--backend", CLI_TEXT, &frag.device.backend},
-        {"--config", CLI_TEXT, &frag.device.config},
-        {"--commit", CLI_TEXT, &frag.commit},
-        {"--json", CLI_FLAG, &frag.as_json},
-        {NULL, CLI_FLAG, NULL},
+        {"--policies", CLI_TEXT, &frag.policies},      {"--limit", CLI_BYTES, &frag.limit_bytes},
+        {"--streams", CLI_UNSIGNED, &frag.streams},    {"--seed", CLI_U64, &frag.device.seed},
+        {"--backend", CLI_TEXT, &frag.device.backend}, {"--device", CLI_UNSIGNED, &frag.ordinal},
+        {"--config", CLI_TEXT, &frag.device.config},   {"--commit", CLI_TEXT, &frag.commit},
+        {"--json", CLI_FLAG, &frag.as_json},           {NULL, CLI_FLAG, NULL},
     };
     char *words[TRACES_MAX];
     int count = 0;
@@ -425,7 +434,7 @@ static int run(int argc, char **argv)
         return cli_fail(CLI_BAD_INPUT, "bench frag", "%d words were given; at most %d are allowed",
                         argc, TRACES_MAX);
     memcpy(words, argv, (size_t)argc * sizeof(*words)); /* as typed, for the record */
-    frag = (struct frag){.policies = default_policies, .device = {.seed = 1, .backend = "sim"}};
+    frag = (struct frag){.policies = default_policies, .device = {.seed = 1}};
     code = cli_parse(&cli_bench_frag, table, argc, argv, &count, &done);
     if (code || done)
         return code;
@@ -434,6 +443,10 @@ static int run(int argc, char **argv)
                         "--streams is %u; expected 2 to %d, or 0 for the trace's own", frag.streams,
                         STREAMS_MAX);
     code = split_policies(&frag);
+    if (!code)
+        code = check_device(&frag, frag.device.backend || frag.device.config || frag.ordinal);
+    if (!frag.device.backend)
+        frag.device.backend = "sim";
     if (!code)
         code = device_config("bench frag", &frag.device, frag.config, sizeof(frag.config));
     return code ? code : run_all(&frag, argc, words, count, argv);
@@ -454,6 +467,7 @@ const struct cli_command cli_bench_frag = {
         "  --streams N         spread the traces over N streams (2 to 64)\n"
         "  --seed N            of the spreading and the software GPU; default 1\n"
         "  --backend NAME      of moonbright; default sim\n"
+        "  --device N          of moonbright: which GPU, from 0\n"
         "  --config K:V,...    of moonbright, as in the variable MOONBRIGHT\n"
         "  --json              one JSON object\n"
         "  --commit TEXT       which commit was built, for the JSON\n\n"

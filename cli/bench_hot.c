@@ -340,7 +340,7 @@ const struct cli_command cli_bench_hot = {
     .help = "usage: moonbright bench hot [OPTION...]\n\n"
             "  --backend NAME      sim or cuda (default: as mb_open chooses)\n"
             "  --config TEXT       more configuration\n"
-            "  --device N          which GPU\n"
+            "  --device N          which GPU, from 0; the software GPU is there 8 times\n"
             "  --device-memory N   size of the software GPU's memory\n"
             "  --threads N         1, 2, 4, ... up to N (default 8)\n"
             "  --live N            blocks that each thread holds (default 1: free at once)\n"

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZES_MAX = 32 };
+enum { SIZES_MAX = 32, OPTIONS_MAX = 16 };
 
 static bool parse_sizes(const char *text, uint64_t *sizes, unsigned *count)
 {
@@ -54,6 +54,13 @@ static int measure(const struct cli_command *command, struct rows *rows, unsigne
     return CLI_OK;
 }
 
+static struct cli_option *add(struct cli_option *end, const struct cli_option *list, size_t count)
+{
+    memcpy(end, list, count * sizeof(*list));
+    return end + count;
+}
+
+/* Each bench takes the options that it heeds, and no others. */
 static int run(const struct cli_command *command, int argc, char **argv)
 {
     struct device_options device = {.backend = NULL};
@@ -63,22 +70,28 @@ static int run(const struct cli_command *command, int argc, char **argv)
     uint64_t parsed[SIZES_MAX];
     unsigned ordinal = 0;
     bool no_vendor = false;
-    const struct cli_option table[] = {{"--backend", CLI_TEXT, &device.backend},
-                                       {"--device", CLI_UNSIGNED, &ordinal},
-                                       {"--config", CLI_TEXT, &device.config},
-                                       {"--device-memory", CLI_BYTES, &device.memory_bytes},
-                                       {"--sizes", CLI_TEXT, &sizes},
+    bool beside = command == &cli_bench_beside, host = command == &cli_bench_host;
+    const struct cli_option common[] = {{"--backend", CLI_TEXT, &device.backend},
+                                        {"--device", CLI_UNSIGNED, &ordinal},
+                                        {"--config", CLI_TEXT, &device.config},
+                                        {"--device-memory", CLI_BYTES, &device.memory_bytes},
+                                        {"--commit", CLI_TEXT, &rows.commit},
+                                        {"--json", CLI_FLAG, &rows.as_json}};
+    const struct cli_option sized[] = {{"--sizes", CLI_TEXT, &sizes},
                                        {"--samples", CLI_UNSIGNED, &options.samples},
-                                       {"--pending", CLI_UNSIGNED, &options.pending},
-                                       {"--seed", CLI_U64, &options.seed},
-                                       {"--no-vendor", CLI_FLAG, &no_vendor},
-                                       {"--commit", CLI_TEXT, &rows.commit},
-                                       {"--json", CLI_FLAG, &rows.as_json},
-                                       {NULL, CLI_FLAG, NULL}};
+                                       {"--seed", CLI_U64, &options.seed}};
+    struct cli_option table[OPTIONS_MAX + 1] = {{NULL, CLI_FLAG, NULL}}, *end = table;
     char line[1024], config[1024];
     bool done = false;
     int count = 0, code;
 
+    end = add(end, common, sizeof(common) / sizeof(common[0]));
+    if (!beside)
+        end = add(end, sized, sizeof(sized) / sizeof(sized[0]));
+    else
+        *end++ = (struct cli_option){"--pending", CLI_UNSIGNED, &options.pending};
+    if (!host)
+        *end++ = (struct cli_option){"--no-vendor", CLI_FLAG, &no_vendor};
     rows_command_line(argc, argv, line, sizeof(line));
     code = cli_parse(command, table, argc, argv, &count, &done);
     if (code || done)
@@ -100,14 +113,13 @@ static int run(const struct cli_command *command, int argc, char **argv)
     return code;
 }
 
-#define OPTIONS                                                                                    \
+#define DEVICE_OPTIONS                                                                             \
     "  --backend NAME      sim or cuda (default: as mb_open chooses)\n"                            \
     "  --config TEXT       more configuration: tables:isolated, model:a100, ...\n"                 \
-    "  --device N          which GPU\n"                                                            \
-    "  --device-memory N   size of the software GPU's memory\n"                                    \
-    "  --sizes A,B,...     bytes of one operation (default 2MiB to 4GiB)\n"                        \
-    "  --samples N         per line (default 300; fewer of what lasts long)\n"                     \
-    "  --seed N            of the frame lists (default 1)\n"                                       \
+    "  --device N          which GPU, from 0; the software GPU is there 8 times\n"                 \
+    "  --device-memory N   size of the software GPU's memory\n"
+
+#define OTHER_OPTIONS                                                                              \
     "  --no-vendor         leave the vendor's own calls out\n"                                     \
     "  --commit TEXT       of the tree that was built, for the record\n"                           \
     "  --json              one JSON object instead of a table\n\n"                                 \
@@ -115,6 +127,11 @@ static int run(const struct cli_command *command, int argc, char **argv)
     "passed it; used, until a kernel behind it has touched every page. Every timed mapping "       \
     "brings\n"                                                                                     \
     "a new random list of frames. On the software GPU times are modelled.\n"
+
+#define OPTIONS                                                                                    \
+    DEVICE_OPTIONS "  --sizes A,B,...     bytes of one operation (default 2MiB to 4GiB)\n"         \
+                   "  --samples N         per line (default 300; fewer of what lasts long)\n"      \
+                   "  --seed N            of the frame lists (default 1)\n" OTHER_OPTIONS
 
 #define BENCH(id, name_, summary_)                                                                 \
     static int run_##id(int argc, char **argv)                                                     \
@@ -147,7 +164,7 @@ const struct cli_command cli_bench_host = {
         "usage: moonbright bench host [OPTION...]\n\n"
         "  --backend NAME      sim (default) or cuda\n"
         "  --config TEXT       more configuration: tables:isolated, ...\n"
-        "  --device N          which GPU\n"
+        "  --device N          which GPU, from 0; the software GPU is there 8 times\n"
         "  --sizes A,B,...     bytes of one operation (default 2MiB to 8GiB)\n"
         "  --samples N         per line (default 200)\n"
         "  --device-memory N   size of the software GPU's memory\n"
@@ -173,7 +190,9 @@ static int run_beside(int argc, char **argv)
 const struct cli_command cli_bench_beside = {
     .name = "bench beside",
     .summary = "mapping beside kernels and copies: who waits, who slows down",
-    .help = "usage: moonbright bench beside [OPTION...]\n\n"
-            "  --pending N         batches that wait while copies run (default 1000)\n" OPTIONS,
+    .help =
+        "usage: moonbright bench beside [OPTION...]\n\n"
+        "  --pending N         batches that wait while copies run (default 1000)\n" DEVICE_OPTIONS
+            OTHER_OPTIONS,
     .run = run_beside,
 };

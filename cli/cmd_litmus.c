@@ -233,6 +233,8 @@ static int run(int argc, char **argv)
 
     if (code || done)
         return code;
+    if (l.list && argc > 2)
+        return cli_fail(CLI_BAD_INPUT, "litmus", "--list takes no other word: it asks no GPU");
     code = device_config("litmus", &device, l.config, sizeof(l.config));
     if (code)
         return code;
@@ -252,14 +254,15 @@ static int run(int argc, char **argv)
 const struct cli_command cli_litmus = {
     .name = "litmus",
     .summary = "ask the hardware what the design relies on",
-    .help = "usage: moonbright litmus [OPTION...] [NAME...]\n\n"
-            "  --list          the programs: question, rule of the software GPU, its answer\n"
-            "  --backend NAME  sim or cuda (default: as mb_open chooses)\n"
-            "  --config TEXT   more configuration: tables:isolated, model:a100, ...\n"
-            "  --device N      which GPU\n"
-            "  --dangerous     also those that may end a CUDA context (each has its own process)\n"
-            "  --seed N        of drawn orders (default 1)\n"
-            "  --json          one JSON object\n\n"
-            "Exit status 1 if the hardware answers otherwise than a rule says, or not at all.\n",
+    .help =
+        "usage: moonbright litmus [OPTION...] [NAME...]\n\n"
+        "  --list          the programs: question, rule of the software GPU, its answer; alone\n"
+        "  --backend NAME  sim or cuda (default: as mb_open chooses)\n"
+        "  --config TEXT   more configuration: tables:isolated, model:a100, ...\n"
+        "  --device N      which GPU, from 0; the software GPU is there 8 times\n"
+        "  --dangerous     also those that may end a CUDA context (each has its own process)\n"
+        "  --seed N        of drawn orders (default 1)\n"
+        "  --json          one JSON object\n\n"
+        "Exit status 1 if the hardware answers otherwise than a rule says, or not at all.\n",
     .run = run,
 };

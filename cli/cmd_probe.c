@@ -116,7 +116,7 @@ const struct cli_command cli_probe = {
             "  -o FILE         write a profile; the configuration key profile:FILE reads it\n"
             "  --backend NAME  sim or cuda (default: as mb_open chooses)\n"
             "  --config TEXT   more configuration\n"
-            "  --device N      which GPU\n"
+            "  --device N      which GPU, from 0; the software GPU is there 8 times\n"
             "  --seed N        of frame lists (default 1)\n"
             "  --json          one JSON object\n\n"
             "Needs device tables, and the GPU to itself.\n",

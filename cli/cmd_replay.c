@@ -21,6 +21,7 @@ struct replay_arguments {
     const char *format;
     unsigned streams;
     unsigned trace_device;
+    unsigned ordinal;
     uint64_t limit_bytes;
     uint64_t events;
     bool json;
@@ -68,6 +69,28 @@ static int choose_policy(const char *name, const struct replay_policy **policy)
     return CLI_BAD_INPUT;
 }
 
+/* A model of another allocator has no device, and draws nothing but the spreading over streams. */
+static int check_model(const struct replay_arguments *a)
+{
+    const char *option = a->device.backend                          ? "--backend"
+                         : a->ordinal                               ? "--device"
+                         : a->device.config                         ? "--config"
+                         : a->device.model                          ? "--model"
+                         : a->device.seed && !a->streams            ? "--seed without --streams"
+                         : a->device.memory_bytes && a->limit_bytes ? "--device-memory with --limit"
+                                                                    : NULL;
+
+    if (a->verify || a->tables)
+        return cli_fail(
+            CLI_BAD_INPUT, "replay", "--%s was given with the model \"%.64s\", which writes no %s",
+            a->verify ? "verify" : "tables", a->policy, a->verify ? "memory" : "page tables");
+    if (option)
+        return cli_fail(CLI_BAD_INPUT, "replay",
+                        "%s has no meaning for the model \"%.64s\", which opens no device", option,
+                        a->policy);
+    return CLI_OK;
+}
+
 /* Everything that can be wrong with the options alone. */
 static int check_arguments(const struct replay_arguments *a, struct replay_options *options,
                            struct trace_options *trace)
@@ -76,10 +99,8 @@ static int check_arguments(const struct replay_arguments *a, struct replay_optio
 
     if (!code)
         code = choose_tables(a->tables, &options->tables);
-    if (!code && model_named(a->policy) && (a->verify || a->tables))
-        code = cli_fail(
-            CLI_BAD_INPUT, "replay", "--%s was given with the model \"%.64s\", which writes no %s",
-            a->verify ? "verify" : "tables", a->policy, a->verify ? "memory" : "page tables");
+    if (!code && model_named(a->policy))
+        code = check_model(a);
     if (!code && !model_named(a->policy))
         code = choose_policy(a->policy, &options->policy);
     if (code)
@@ -98,6 +119,7 @@ static int check_arguments(const struct replay_arguments *a, struct replay_optio
     options->limit_bytes = a->limit_bytes;
     options->max_events = a->events;
     options->quiet = a->quiet;
+    options->device = a->ordinal;
     return CLI_OK;
 }
 
@@ -109,10 +131,19 @@ static int open_trace(const char *path, const struct replay_arguments *a,
     struct trace_reader *spread = NULL;
     char error[1024];
     enum trace_status status = trace_open(path, trace, &reader, error, sizeof(error));
+    enum trace_format format;
 
     if (status)
         return cli_fail(status == TRACE_HOST_MEMORY ? CLI_FAILED : CLI_BAD_INPUT, "replay", "%s",
                         error);
+    format = trace_info(reader)->format;
+    if (a->trace_device != TRACE_ANY_DEVICE && format != TRACE_FORMAT_SNAPSHOT) {
+        trace_close(reader);
+        return cli_fail(CLI_BAD_INPUT, "replay",
+                        "--trace-device is for snapshots; %.200s is of the format %s, which names "
+                        "no devices",
+                        path, trace_format_name(format));
+    }
     if (a->streams && trace_open_streams(reader, a->streams, options->seed, &spread)) {
         trace_close(reader);
         return cli_fail(CLI_FAILED, "replay", "the host is out of memory");
@@ -190,6 +221,7 @@ static int run(int argc, char **argv)
         .policy = "moonbright", .format = "auto", .trace_device = TRACE_ANY_DEVICE};
     const struct cli_option table[] = {
         {"--backend", CLI_TEXT, &a.device.backend},
+        {"--device", CLI_UNSIGNED, &a.ordinal},
         {"--config", CLI_TEXT, &a.device.config},
         {"--device-memory", CLI_BYTES, &a.device.memory_bytes},
         {"--model", CLI_TEXT, &a.device.model},
@@ -238,6 +270,7 @@ const struct cli_command cli_replay = {
         "TRACE is a log of op,id,bytes,stream lines, an RMM log (Thread,Time,Action,Pointer,Size,\n"
         "Stream) or a PyTorch memory snapshot pickle, gzipped or not; - is standard input.\n\n"
         "  --backend NAME        sim, cuda or hip; default: the best present\n"
+        "  --device N            which GPU, from 0; the software GPU is there 8 times\n"
         "  --model NAME          which GPU the software GPU is, as h200, a100, mi210\n"
         "  --device-memory SIZE  of the software GPU, or a cap on a real one: 80GiB\n"
         "  --config K:V,...      more configuration, as in the variable MOONBRIGHT\n"

@@ -575,7 +575,7 @@ int replay_run(struct trace_reader *reader, const char *name, const struct repla
     r->options = options;
     r->result = result;
     r->random = options->seed;
-    err = mb_open(0, options->config, &r->dev);
+    err = mb_open((int)options->device, options->config, &r->dev);
     if (err) {
         result->error = err;
         note_problem(r, "mb_open: %s: %s", mb_error_name(err), mb_error_detail());

@@ -28,6 +28,7 @@ enum replay_tables { TABLES_OFF, TABLES_LOOK, TABLES_REPAIR };
 struct replay_options {
     const struct replay_policy *policy;
     const char *config; /* for mb_open(), complete; NULL takes the environment's */
+    unsigned device;    /* ordinal for mb_open() */
     enum verify_mode verify;
     enum replay_tables tables; /* compare the device's page tables with the library's record */
     uint64_t seed;

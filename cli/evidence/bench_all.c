@@ -100,7 +100,7 @@ static struct job *job(struct all *all, const char *name, unsigned limit_s, cons
         word(j, "--commit");
         word(j, all->commit);
     }
-    if (all->cuda && all->device && strcmp(name, "frag") != 0 && strcmp(name, "scale") != 0) {
+    if (all->device) {
         word(j, "--device");
         word(j, all->device_text);
     }
@@ -191,6 +191,16 @@ static void note_problem(struct all *all, const struct job *j, const char *why)
     figures_add(&all->set, &f);
 }
 
+static void leave_out_scale(struct all *all, const char *reason)
+{
+    char why[160];
+
+    snprintf(why, sizeof(why), "not possible here: %s", reason);
+    all->left_out++;
+    note_problem(all, &(struct job){.name = "scale"}, why);
+    fprintf(stderr, "moonbright bench all: scale: %s\n", why);
+}
+
 /* Devices are counted without opening one, so that none seems to be in use. */
 static void scale_job(struct all *all)
 {
@@ -198,7 +208,13 @@ static void scale_job(struct all *all)
     int devices = 0;
     struct job *j;
 
+    if (!wanted(all, "scale"))
+        return;
     snprintf(config, sizeof(config), "backend:%.32s", all->backend);
+    if (all->device) {
+        leave_out_scale(all, "it takes devices from 0 on, and --device named another");
+        return;
+    }
     /* None at all: the bench says what is missing. */
     if (mb_device_count(config, &devices) || devices != 1) {
         j = job(all, "scale", 120, "bench");
@@ -207,13 +223,10 @@ static void scale_job(struct all *all)
             word(j, "--devices");
             word(j, all->devices_text);
         }
-    } else if (wanted(all, "scale")) {
-        snprintf(why, sizeof(why),
-                 "not possible here: it takes 2 devices or more, and the backend %.32s has 1",
+    } else {
+        snprintf(why, sizeof(why), "it takes 2 devices or more, and the backend %.32s has 1",
                  all->backend);
-        all->left_out++;
-        note_problem(all, &(struct job){.name = "scale"}, why);
-        fprintf(stderr, "moonbright bench all: scale: %s\n", why);
+        leave_out_scale(all, why);
     }
 }
 
@@ -515,6 +528,39 @@ static int check_backend(const char *backend)
                     "--backend is \"%.32s\"; measuring is possible on sim and cuda", backend);
 }
 
+/* As every bench would say, one after the other. */
+static int check_device(const struct all *all)
+{
+    char config[64];
+    int devices = 0;
+
+    if (!all->device)
+        return CLI_OK;
+    snprintf(config, sizeof(config), "backend:%.32s", all->backend);
+    if (mb_device_count(config, &devices))
+        return cli_fail(CLI_BAD_INPUT, "bench all", "%s", mb_error_detail());
+    if (all->device < (unsigned)devices)
+        return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "bench all",
+                    "--device is %u; the backend %.32s has %d devices here, numbered from 0",
+                    all->device, all->backend, devices);
+}
+
+/* Options that say how to run, where nothing is run. */
+static int check_no_run(const struct all *all)
+{
+    const char *option = all->only     ? "--only"
+                         : all->quick  ? "--quick"
+                         : all->device ? "--device"
+                                       : NULL;
+
+    if (!all->no_run || !option)
+        return CLI_OK;
+    return cli_fail(CLI_BAD_INPUT, "bench all",
+                    "%s has no meaning with --no-run, which shows all that --include brings",
+                    option);
+}
+
 /* Before minutes of work, not after them. */
 static int check_outputs(const struct all *all)
 {
@@ -559,10 +605,14 @@ static int run(int argc, char **argv)
     if (!code)
         code = check_backend(all.backend);
     if (!code)
+        code = check_no_run(&all);
+    all.backend = all.backend ? all.backend : chosen_backend();
+    if (!code)
+        code = check_device(&all);
+    if (!code)
         code = check_outputs(&all);
     if (code)
         return code;
-    all.backend = all.backend ? all.backend : chosen_backend();
     all.cuda = strcmp(all.backend, "cuda") == 0;
     snprintf(all.device_text, sizeof(all.device_text), "%u", all.device);
     all.jobs = calloc(JOBS_MAX, sizeof(*all.jobs));
@@ -583,7 +633,7 @@ const struct cli_command cli_bench_all = {
             "  --json FILE         the same as numbers, for `bench compare`\n"
             "  --include FILE...   results of earlier runs or other machines, shown beside\n"
             "  --backend NAME      sim or cuda (default: as mb_open chooses)\n"
-            "  --device N          which GPU\n"
+            "  --device N          which GPU, from 0; the software GPU is there 8 times\n"
             "  --only A,B,...      these experiments: map, unmap, remap, alias, protect, alloc, "
             "beside,\n"
             "                      hot, host, calls, degrade, wrap, full, churn, safety, latency, "

@@ -347,8 +347,9 @@ static int run(int argc, char **argv)
                                      512ull << 20, 2ull << 30,  8ull << 30};
     struct bench_run run = {.command = NULL};
     struct calls c = {.run = &run};
+    const struct cli_option extra[] = {BENCH_RUN_QUICK(&run), {NULL, CLI_FLAG, NULL}};
     bool done = false;
-    int code = bench_run_parse(&run, &cli_bench_calls, NULL, argc, argv, &done);
+    int code = bench_run_parse(&run, &cli_bench_calls, extra, argc, argv, &done);
     enum mb_err err;
 
     if (code || done)
@@ -366,7 +367,7 @@ static int run(int argc, char **argv)
 const struct cli_command cli_bench_calls = {
     .name = "bench calls",
     .summary = "p50, p99, p99.9 of every public call, by size",
-    .help = "usage: moonbright bench calls [OPTION...]\n\n" BENCH_RUN_HELP "\n"
+    .help = "usage: moonbright bench calls [OPTION...]\n\n" BENCH_RUN_QUICK_HELP BENCH_RUN_HELP "\n"
             "Calls that change mappings are timed by the device's clock: modelled on the software "
             "GPU.\n",
     .run = run,

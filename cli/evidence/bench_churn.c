@@ -12,6 +12,7 @@
 #include "evidence.h"
 #include "run.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -266,17 +267,24 @@ static enum mb_err churn(struct bench_run *run, double hours, double a_second)
     return err;
 }
 
+#define HOURS_BY_DEFAULT UINT_MAX
+
 static int run(int argc, char **argv)
 {
     struct bench_run run = {.command = NULL, .device = {.memory_bytes = (uint64_t)64 << 30}};
-    unsigned hours = 24, rate = 700;
-    const struct cli_option extra[] = {
-        {"--hours", CLI_UNSIGNED, &hours}, {"--rate", CLI_UNSIGNED, &rate}, {NULL, CLI_FLAG, NULL}};
+    unsigned hours = HOURS_BY_DEFAULT, rate = 700;
+    const struct cli_option extra[] = {{"--hours", CLI_UNSIGNED, &hours},
+                                       {"--rate", CLI_UNSIGNED, &rate},
+                                       BENCH_RUN_SEED(&run),
+                                       BENCH_RUN_QUICK(&run),
+                                       {NULL, CLI_FLAG, NULL}};
     bool done = false;
     int code = bench_run_parse(&run, &cli_bench_churn, extra, argc, argv, &done);
 
     if (code || done)
         return code;
+    if (hours == HOURS_BY_DEFAULT)
+        hours = run.quick ? 4 : 24;
     if (!hours || hours > 10000 || !rate || rate > 100000)
         return cli_fail(CLI_BAD_INPUT, "bench churn",
                         "%u hours at %u requests in 100 s were asked for; 1 to 10,000 hours and 1 "
@@ -289,8 +297,9 @@ const struct cli_command cli_bench_churn = {
     .name = "bench churn",
     .summary = "24 hours of a simulated server",
     .help = "usage: moonbright bench churn [OPTION...]\n\n"
-            "  --hours N           simulated (default 24)\n"
+            "  --hours N           simulated (default 24; with --quick 4)\n"
             "  --rate N            requests in 100 seconds, on average (default 700)\n"
-            "--device-memory is 64GiB by default.\n\n" BENCH_RUN_HELP,
+            "--device-memory is 64GiB by default.\n\n" BENCH_RUN_SEED_HELP BENCH_RUN_QUICK_HELP
+                BENCH_RUN_HELP,
     .run = run,
 };

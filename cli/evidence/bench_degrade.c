@@ -193,8 +193,10 @@ static enum mb_err with_policy(struct bench_run *run, const char *policy)
 static int run(int argc, char **argv)
 {
     struct bench_run run = {.command = NULL};
+    const struct cli_option extra[] = {
+        BENCH_RUN_SEED(&run), BENCH_RUN_QUICK(&run), {NULL, CLI_FLAG, NULL}};
     bool done = false;
-    int code = bench_run_parse(&run, &cli_bench_degrade, NULL, argc, argv, &done);
+    int code = bench_run_parse(&run, &cli_bench_degrade, extra, argc, argv, &done);
     enum mb_err err;
 
     if (code || done)
@@ -217,6 +219,8 @@ static int run(int argc, char **argv)
 const struct cli_command cli_bench_degrade = {
     .name = "bench degrade",
     .summary = "cost against the share of unmaps, permission changes, remaps, epoch wraps",
-    .help = "usage: moonbright bench degrade [OPTION...]\n\n" BENCH_RUN_HELP,
+    .help =
+        "usage: moonbright bench degrade [OPTION...]\n\n" BENCH_RUN_SEED_HELP BENCH_RUN_QUICK_HELP
+            BENCH_RUN_HELP,
     .run = run,
 };

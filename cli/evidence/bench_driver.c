@@ -262,11 +262,20 @@ static int run(int argc, char **argv)
 {
     struct bench_run run = {.command = NULL};
     struct driver d = {.run = &run};
+    const struct cli_option extra[] = {BENCH_RUN_QUICK(&run), {NULL, CLI_FLAG, NULL}};
     bool done = false;
-    int code = bench_run_parse(&run, &cli_bench_driver, NULL, argc, argv, &done);
+    int code = bench_run_parse(&run, &cli_bench_driver, extra, argc, argv, &done);
 
     if (code || done)
         return code;
+    if (run.device.backend && strcmp(run.device.backend, "cuda") != 0)
+        return cli_fail(CLI_BAD_INPUT, "bench driver",
+                        "--backend is \"%.32s\"; the calls measured are of cuda's driver only",
+                        run.device.backend);
+    if (run.device.config || run.device.memory_bytes)
+        return cli_fail(CLI_BAD_INPUT, "bench driver",
+                        "--config and --device-memory shape MoonBright's device, and none is "
+                        "opened here");
     if (!load(&d))
         return cli_fail(CLI_FAILED, "bench driver", "%s%s",
                         d.library ? "libcuda.so.1 lacks " : "libcuda.so.1 is not here",
@@ -287,6 +296,10 @@ const struct cli_command cli_bench_driver = {
     .summary = "where the vendor's allocation spends its time, call by call",
     .help = "usage: moonbright bench driver [OPTION...]\n\n"
             "Needs an NVIDIA GPU and its driver, no privilege; MoonBright is not "
-            "involved.\n\n" BENCH_RUN_HELP,
+            "involved.\n\n"
+            "  --backend cuda      the only one\n"
+            "  --device N          which GPU, from 0\n" BENCH_RUN_QUICK_HELP
+            "  --commit TEXT       of the tree that was built, for the record\n"
+            "  --json              one JSON object instead of a table\n",
     .run = run,
 };

@@ -135,8 +135,10 @@ static int run(int argc, char **argv)
 {
     static const unsigned levels[] = {50, 75, 90, 95, 97, 98, 99};
     struct bench_run run = {.command = NULL, .device = {.memory_bytes = (uint64_t)16 << 30}};
+    const struct cli_option extra[] = {
+        BENCH_RUN_SEED(&run), BENCH_RUN_QUICK(&run), {NULL, CLI_FLAG, NULL}};
     bool done = false;
-    int code = bench_run_parse(&run, &cli_bench_full, NULL, argc, argv, &done);
+    int code = bench_run_parse(&run, &cli_bench_full, extra, argc, argv, &done);
     struct full *full = calloc(1, sizeof(*full));
     enum mb_err err = full ? MB_OK : MB_ERR_HOST_MEMORY;
 
@@ -154,6 +156,7 @@ const struct cli_command cli_bench_full = {
     .name = "bench full",
     .summary = "malloc and free on a device that is 50% to 99% full",
     .help = "usage: moonbright bench full [OPTION...]\n\n"
-            "--device-memory is 16GiB by default.\n\n" BENCH_RUN_HELP,
+            "--device-memory is 16GiB by default.\n\n" BENCH_RUN_SEED_HELP BENCH_RUN_QUICK_HELP
+                BENCH_RUN_HELP,
     .run = run,
 };

@@ -210,7 +210,8 @@ static int run(int argc, char **argv)
     struct bench_run run = {.command = NULL};
     struct latency l = {.run = &run};
     bool done = false, threads = false;
-    const struct cli_option extra[] = {{"--threads", CLI_FLAG, &threads}, {NULL, CLI_FLAG, NULL}};
+    const struct cli_option extra[] = {
+        {"--threads", CLI_FLAG, &threads}, BENCH_RUN_QUICK(&run), {NULL, CLI_FLAG, NULL}};
     int code = bench_run_parse(&run, &cli_bench_latency, extra, argc, argv, &done);
     enum mb_err err;
 
@@ -227,6 +228,6 @@ const struct cli_command cli_bench_latency = {
     .summary = "a short kernel beside mapping on another stream",
     .help = "usage: moonbright bench latency [OPTION...]\n\n"
             "  --threads           another thread maps, also on the software GPU (as on a "
-            "GPU)\n" BENCH_RUN_HELP,
+            "GPU)\n" BENCH_RUN_QUICK_HELP BENCH_RUN_HELP,
     .run = run,
 };

@@ -151,8 +151,10 @@ static int run(int argc, char **argv)
     struct bench_run run = {.command = NULL, .device = {.memory_bytes = (uint64_t)16 << 30}};
     double first[2] = {NAN, NAN};
     char scratch[] = P_tmpdir "/moonbright-audit-XXXXXX";
+    const struct cli_option extra[] = {
+        BENCH_RUN_SEED(&run), BENCH_RUN_QUICK(&run), {NULL, CLI_FLAG, NULL}};
     bool done = false, cuda;
-    int code = bench_run_parse(&run, &cli_bench_safety, NULL, argc, argv, &done), file;
+    int code = bench_run_parse(&run, &cli_bench_safety, extra, argc, argv, &done), file;
     enum mb_err err = MB_OK;
 
     if (code || done)
@@ -176,6 +178,7 @@ const struct cli_command cli_bench_safety = {
     .name = "bench safety",
     .summary = "what each safety costs, with and without",
     .help = "usage: moonbright bench safety [OPTION...]\n\n"
-            "--device-memory is 16GiB by default.\n\n" BENCH_RUN_HELP,
+            "--device-memory is 16GiB by default.\n\n" BENCH_RUN_SEED_HELP BENCH_RUN_QUICK_HELP
+                BENCH_RUN_HELP,
     .run = run,
 };

@@ -113,7 +113,8 @@ static int run(int argc, char **argv)
 {
     struct bench_run run = {.command = NULL};
     uint64_t ring = (uint64_t)256 << 30;
-    const struct cli_option extra[] = {{"--ring", CLI_BYTES, &ring}, {NULL, CLI_FLAG, NULL}};
+    const struct cli_option extra[] = {
+        {"--ring", CLI_BYTES, &ring}, BENCH_RUN_QUICK(&run), {NULL, CLI_FLAG, NULL}};
     bool done = false;
     int code = bench_run_parse(&run, &cli_bench_wrap, extra, argc, argv, &done);
     enum mb_err err;
@@ -129,7 +130,8 @@ static int run(int argc, char **argv)
 const struct cli_command cli_bench_wrap = {
     .name = "bench wrap",
     .summary = "epoch wrap of a 256 GiB ring of addresses",
-    .help = "usage: moonbright bench wrap [OPTION...]\n\n"
-            "  --ring BYTES        addresses (default 256GiB)\n" BENCH_RUN_HELP,
+    .help =
+        "usage: moonbright bench wrap [OPTION...]\n\n"
+        "  --ring BYTES        addresses (default 256GiB)\n" BENCH_RUN_QUICK_HELP BENCH_RUN_HELP,
     .run = run,
 };

@@ -18,12 +18,10 @@ int bench_run_parse(struct bench_run *run, const struct cli_command *command,
         {"--config", CLI_TEXT, &run->device.config},
         {"--device", CLI_UNSIGNED, &run->ordinal},
         {"--device-memory", CLI_BYTES, &run->device.memory_bytes},
-        {"--seed", CLI_U64, &run->seed},
-        {"--quick", CLI_FLAG, &run->quick},
         {"--commit", CLI_TEXT, &run->commit},
         {"--json", CLI_FLAG, &run->as_json},
     };
-    unsigned used = 8;
+    unsigned used = 6;
     int count = 0, code;
 
     for (; extra && extra->name && used < RUN_OPTIONS_MAX - 1; extra++)

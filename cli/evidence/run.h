@@ -40,13 +40,23 @@ struct bench_run {
 /* Parses the common options and `extra` (NULL ends it). On success or help as cli_parse(). */
 int bench_run_parse(struct bench_run *run, const struct cli_command *command,
                     const struct cli_option *extra, int argc, char **argv, bool *done);
+
+/* For `extra`: of a bench that draws, of one that can be shortened. */
+#define BENCH_RUN_SEED(run)                                                                        \
+    {                                                                                              \
+        "--seed", CLI_U64, &(run)->seed                                                            \
+    }
+#define BENCH_RUN_QUICK(run)                                                                       \
+    {                                                                                              \
+        "--quick", CLI_FLAG, &(run)->quick                                                         \
+    }
+#define BENCH_RUN_SEED_HELP "  --seed N            default 1\n"
+#define BENCH_RUN_QUICK_HELP "  --quick             fewer samples, for a first look\n"
 #define BENCH_RUN_HELP                                                                             \
     "  --backend NAME      sim or cuda (default: as mb_open chooses)\n"                            \
     "  --config TEXT       more configuration: tables:isolated, model:a100, ...\n"                 \
-    "  --device N          which GPU\n"                                                            \
+    "  --device N          which GPU, from 0; the software GPU is there 8 times\n"                 \
     "  --device-memory N   size of the software GPU's memory\n"                                    \
-    "  --seed N            default 1\n"                                                            \
-    "  --quick             fewer samples, for a first look\n"                                      \
     "  --commit TEXT       of the tree that was built, for the record\n"                           \
     "  --json              one JSON object instead of a table\n"
 

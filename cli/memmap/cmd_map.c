@@ -5,10 +5,10 @@
 #include "memmap.h"
 #include "output_file.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <errno.h>
 
 enum input { INPUT_TRACE, INPUT_PICKLE, INPUT_LOG };
 
@@ -48,12 +48,19 @@ static bool live_log(char *path, size_t size)
     return false;
 }
 
-static int read_input(struct memmap *map, const char *path, const char *config, unsigned moments)
+/* `shaped`: an option was given for the device that serves a TRACE. */
+static int read_input(struct memmap *map, const char *path, const char *config, bool shaped,
+                      unsigned moments)
 {
     char error[MEMMAP_ERROR] = "";
     enum input kind;
     int code = kind_of(path, &kind, error);
 
+    if (!code && shaped && kind != INPUT_TRACE)
+        return cli_fail(CLI_BAD_INPUT, "map",
+                        "--config and --device-memory are for a TRACE, which is served again; "
+                        "%.200s is a %s, drawn as it was recorded",
+                        path, kind == INPUT_LOG ? "LOG" : "SNAPSHOT");
     if (!code)
         code = kind == INPUT_LOG      ? memmap_of_log(map, path, moments, error)
                : kind == INPUT_PICKLE ? memmap_of_snapshot(map, path, moments, error)
@@ -120,7 +127,7 @@ static int run(int argc, char **argv)
     if (!code)
         code = device_config("map", &device, config, sizeof(config));
     if (!code)
-        code = read_input(&map, path, config, moments);
+        code = read_input(&map, path, config, device.config || device.memory_bytes, moments);
     if (!code)
         code = write_page(&map, out);
     memmap_free(&map);

@@ -18,7 +18,7 @@ for name in map unmap remap alias protect alloc; do
     expect 0 seem "$moonbright" bench $name --backend cuda --config tables:driver --samples 5 --sizes 2MiB,64MiB
     expect_text "driver "
 done
-expect 0 seem "$moonbright" bench beside --backend cuda --config tables:driver --samples 5 --sizes 2MiB
+expect 0 seem "$moonbright" bench beside --backend cuda --config tables:driver
 expect 0 seem "$moonbright" bench driver --backend cuda --quick
 # One device is no failure of what takes two, and is told; with two it runs; more than there are is bad input.
 for devices in 1 2 3; do
