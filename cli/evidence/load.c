@@ -19,8 +19,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli.h"
+#include "input_file.h"
 
 #define PAGE_BYTES ((double)(2u << 20))
 #define FILE_BYTES_MAX ((size_t)64 << 20)
@@ -653,13 +655,17 @@ int figures_load_text(struct figures *set, const char *text, size_t size, const 
 char *figures_read_file(const char *path, size_t *size, char error[256])
 {
     bool opened = strcmp(path, "-") != 0;
-    FILE *file = opened ? fopen(path, "rb") : stdin;
+    char problem[INPUT_PROBLEM] = "cannot be opened: the host is out of memory";
+    int fd = opened ? input_open(path, problem) : -1;
+    FILE *file = !opened ? stdin : fd >= 0 ? fdopen(fd, "rb") : NULL;
     char *text = NULL;
     size_t room = 0, n;
 
     *size = 0;
     if (!file) {
-        snprintf(error, 256, "%.200s cannot be opened", path);
+        snprintf(error, 256, "%.100s %.150s", path, problem);
+        if (fd >= 0)
+            close(fd);
         return NULL;
     }
     do {

@@ -2,13 +2,14 @@
 /* cmd_map.c - `moonbright map TRACE|SNAPSHOT|LOG|live -o FILE`: who holds what, on a page. */
 #include "cli.h"
 #include "config.h"
+#include "input_file.h"
 #include "memmap.h"
 #include "output_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <errno.h>
+#include <unistd.h>
 
 enum input { INPUT_TRACE, INPUT_PICKLE, INPUT_LOG };
 
@@ -16,17 +17,19 @@ enum input { INPUT_TRACE, INPUT_PICKLE, INPUT_LOG };
 static int kind_of(const char *path, enum input *kind, char error[MEMMAP_ERROR])
 {
     unsigned char first[4] = {0};
-    FILE *file = fopen(path, "rb");
-    size_t n;
+    int fd = input_open(path, error);
+    ssize_t n;
 
-    if (!file) {
-        snprintf(error, MEMMAP_ERROR, "%s", strerror(errno));
+    if (fd < 0)
+        return CLI_BAD_INPUT;
+    n = pread(fd, first, sizeof(first), 0);
+    close(fd);
+    if (n < 0) {
+        snprintf(error, MEMMAP_ERROR, "is a pipe, and is read more than once; expected a file");
         return CLI_BAD_INPUT;
     }
-    n = fread(first, 1, sizeof(first), file);
-    fclose(file);
     if (!n) {
-        snprintf(error, MEMMAP_ERROR, "the file is empty, or is no file");
+        snprintf(error, MEMMAP_ERROR, "the file is empty");
         return CLI_BAD_INPUT;
     }
     *kind = n == 4 && memcmp(first, "MBJ", 3) == 0 ? INPUT_LOG

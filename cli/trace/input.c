@@ -10,6 +10,8 @@
  */
 #include "internal.h"
 
+#include "input_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -234,6 +236,7 @@ enum trace_status trace_input_open(const char *path, struct trace_input **out, c
                                    size_t error_size)
 {
     struct trace_input *input = input_new();
+    char problem[INPUT_PROBLEM];
 
     if (!input) {
         snprintf(error, error_size, "the host is out of memory");
@@ -242,10 +245,10 @@ enum trace_status trace_input_open(const char *path, struct trace_input **out, c
     if (!strcmp(path, "-")) {
         input->fd = STDIN_FILENO;
     } else {
-        input->fd = open(path, O_RDONLY | O_CLOEXEC);
+        input->fd = input_open(path, problem);
         input->owns_fd = true;
         if (input->fd < 0) {
-            snprintf(error, error_size, "cannot be opened: %s", strerror(errno));
+            snprintf(error, error_size, "%s", problem);
             free(input);
             return TRACE_CANNOT_READ;
         }

@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #include "base/err.h"
+#include "base/file.h"
 
 enum {
     MAGIC = 0x324a424d,     /* "MBJ2" */
@@ -517,12 +518,14 @@ enum mb_err mb__journal_read(const char *path, mb_audit_visit visit, void *user,
                              struct mb_audit_summary *out)
 {
     struct reader reader = {.visit = visit, .user = user, .bad_at = UINT64_MAX};
+    const char *problem = "";
     enum mb_err err;
     bool old;
 
-    reader.file = fopen(path, "rbe");
+    reader.file = mb__file_open(path, &problem);
     if (!reader.file)
-        return io_error("it cannot be opened", path);
+        return mb__fail(errno == ENOMEM ? MB_ERR_HOST_MEMORY : MB_ERR_IO,
+                        "audit log %s: it cannot be opened: %s", path, problem);
     old = old_format(fileno(reader.file));
     err = read_all(&reader, path);
     fclose(reader.file);

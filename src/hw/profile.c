@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/file.h"
 
 enum { LINE_BYTES = 256 };
 #define MAGIC "moonbright-profile 1"
@@ -224,11 +225,12 @@ static enum mb_err read_lines(FILE *f, struct mb_profile *p)
 enum mb_err mb__profile_read(const char *path, struct mb_profile *out)
 {
     struct mb_profile p;
-    FILE *f = fopen(path, "re");
+    const char *problem = "";
+    FILE *f = mb__file_open(path, &problem);
     enum mb_err err;
 
     if (!f)
-        return mb__fail(MB_ERR_IO, "profile %s: %s", path, strerror(errno));
+        return mb__fail(MB_ERR_IO, "profile %s: %s", path, problem);
     mb__profile_clear(&p);
     err = read_lines(f, &p);
     fclose(f);

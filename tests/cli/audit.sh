@@ -125,7 +125,7 @@ run 2 audit "$log" --all --va 1
 says err "exclude each other"
 run 2 audit "$WORK/none"
 run 2 audit /dev/zero # which has no end
-says err "it is no audit log"
+says err "it is a device; a regular file is wanted"
 run 2 audit "$TORCH/gpt2.csv.gz"
 says err "it is no audit log"
 finish

@@ -56,7 +56,7 @@ no_event torch-csv '\n\n' "2: the file ends without an event"
 no_event auto '\xef\xbb\xbf' "1: the file is empty"
 no_event auto 'Thread,Time,Action,Pointer,Size,Stream\n' "1: the file ends without an event"
 run 2 replay "$CORPUS" --backend sim
-says err "reading failed: Is a directory"
+says err "is a directory; expected a file"
 
 # Every corpus file under every format: no crash, no other status.
 for file in "$CORPUS"/trace_*/*; do
