@@ -308,10 +308,11 @@ static int split_policies(struct frag *frag)
 {
     const char *at = frag->policies;
 
-    while (*at) {
+    do {
         size_t length = strcspn(at, "+");
 
-        if (!length || length >= POLICY_BYTES || frag->policy_count == POLICIES_MAX)
+        if (!length || (at[length] && !at[length + 1]) || length >= POLICY_BYTES ||
+            frag->policy_count == POLICIES_MAX)
             return cli_fail(CLI_BAD_INPUT, "bench frag",
                             "--policies is \"%.64s\"; expected up to %d names of up to %d bytes, "
                             "joined by +",
@@ -319,7 +320,7 @@ static int split_policies(struct frag *frag)
         memcpy(frag->policy[frag->policy_count++], at, length);
         at += length;
         at += *at == '+';
-    }
+    } while (*at);
     return CLI_OK;
 }
 

@@ -32,7 +32,8 @@ static bool parse_sizes(const char *text, uint64_t *sizes, unsigned *count)
             sizes[*count] % ((uint64_t)2 << 20))
             return false;
         text += length;
-        text += *text == ',';
+        if (*text && !*++text) /* a comma at the end */
+            return false;
     }
     return *count > 0;
 }

@@ -508,7 +508,7 @@ static int unknown_experiment(const char *name, size_t length)
 /* A name with a typing error would be left out of an hour's work. */
 static int check_only(const char *only)
 {
-    for (const char *at = only; at && *at; at += strcspn(at, ","), at += *at == ',') {
+    for (const char *at = only; at; at = strchr(at, ','), at = at ? at + 1 : NULL) {
         size_t length = strcspn(at, ","), i = 0;
 
         while (experiments[i] &&

@@ -292,17 +292,22 @@ static bool store(struct model *model, const struct model_option *option, const 
     return false;
 }
 
-/* `text`: «key:value,key:value», is cut up. */
+/* `text`: «key:value,key:value», is cut up; NULL: none. */
 static enum model_status parse_options(struct model *model, char *text, char *error, size_t size)
 {
     static const struct model_option none = {.name = NULL};
     const char *name = model->ops->info.name;
-    char *rest = NULL;
+    uint64_t seen = 0; /* by option */
 
-    for (char *pair = strtok_r(text, ",", &rest); pair; pair = strtok_r(NULL, ",", &rest)) {
-        const struct model_option *option = model->ops->options ? model->ops->options : &none;
+    for (char *pair = strsep(&text, ","); pair; pair = strsep(&text, ",")) {
+        const struct model_option *first = model->ops->options ? model->ops->options : &none;
+        const struct model_option *option = first;
         char *value = strchr(pair, ':');
 
+        if (!*pair) {
+            complain(error, size, "policy %s: an option is missing beside a comma", name);
+            return MODEL_BAD_OPTIONS;
+        }
         if (value)
             *value++ = '\0';
         while (option->name && strcmp(option->name, pair) != 0)
@@ -317,6 +322,11 @@ static enum model_status parse_options(struct model *model, char *text, char *er
                      value ? value : "", wanted(option));
             return MODEL_BAD_OPTIONS;
         }
+        if (seen & UINT64_C(1) << (option - first)) {
+            complain(error, size, "policy %s: the option %s is given twice", name, pair);
+            return MODEL_BAD_OPTIONS;
+        }
+        seen |= UINT64_C(1) << (option - first);
     }
     if (model->ops->configure && !model->ops->configure(model, error, size))
         return MODEL_BAD_OPTIONS;
@@ -325,10 +335,10 @@ static enum model_status parse_options(struct model *model, char *text, char *er
 
 static enum model_status configure(struct model *model, const char *text, char *error, size_t size)
 {
-    char *copy = strdup(text);
+    char *copy = text ? strdup(text) : NULL;
     enum model_status status = MODEL_HOST_MEMORY;
 
-    if (copy)
+    if (copy || !text)
         status = parse_options(model, copy, error, size);
     free(copy);
     if (status == MODEL_HOST_MEMORY)
@@ -355,7 +365,7 @@ enum model_status model_open(const char *spec, uint64_t limit_bytes, struct mode
     model->limit_bytes = limit_bytes ? limit_bytes : MODEL_DEVICE_BYTES;
     model->next_address = MODEL_TOP;
     ops->defaults(model);
-    status = configure(model, spec[length] ? spec + length + 1 : "", error, error_size);
+    status = configure(model, spec[length] ? spec + length + 1 : NULL, error, error_size);
     if (status) {
         model_close(model);
         return status;

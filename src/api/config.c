@@ -128,6 +128,10 @@ static enum mb_err read_checks(const char *text, unsigned *out)
         size_t bytes = strcspn(text, "|");
         unsigned i = 0;
 
+        if (!bytes || (text[bytes] && !text[bytes + 1]))
+            return mb__fail(MB_ERR_CONFIG,
+                            "check: a name is missing beside a '|'; a single '|' stands between "
+                            "two of redzone, poison, uaf and leaks");
         while (i < 4 && (strlen(names[i]) != bytes || strncmp(names[i], text, bytes) != 0))
             i++;
         if (i == 4)
@@ -135,6 +139,8 @@ static enum mb_err read_checks(const char *text, unsigned *out)
                             "check: \"%.*s\" is unknown; known are redzone, poison, uaf and leaks, "
                             "joined by '|'",
                             (int)bytes, text);
+        if (checks & 1u << i)
+            return mb__fail(MB_ERR_CONFIG, "check: %s is given twice; leave one", names[i]);
         checks |= 1u << i;
         text += bytes;
         text += *text == '|';

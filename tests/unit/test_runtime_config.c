@@ -91,6 +91,25 @@ TEST(unknown_keys_and_values_are_errors_that_list_the_known)
     CHECK_EQ(read_text("seed", &config), MB_ERR_CONFIG);
 }
 
+/* As "check:uaf|$MORE" is where MORE is not set. */
+TEST(a_list_without_one_of_its_names_is_refused)
+{
+    static const char *const lists[] = {"uaf|", "|uaf", "uaf||leaks", "|", "uaf|leaks|uaf"};
+    struct mb__config config;
+
+    for (unsigned i = 0; i < sizeof(lists) / sizeof(lists[0]); i++) {
+        char text[32];
+
+        snprintf(text, sizeof(text), "check:%s", lists[i]);
+        CHECK_EQ(read_text(text, &config), MB_ERR_CONFIG);
+        CHECK(strstr(mb_error_detail(), i < 4 ? "a name is missing" : "uaf is given twice"));
+    }
+    CHECK_OK(read_text("check:", &config)); /* none, also where the environment names some */
+    CHECK_EQ(config.checks, 0);
+    CHECK_OK(read_text("check:leaks|uaf", &config));
+    CHECK_EQ(config.checks, MB__CHECK_UAF | MB__CHECK_LEAKS);
+}
+
 /* As "audit:$LOG" is where LOG is not set: whoever asks for a log or a registry must not go without
  * one in silence. */
 TEST(a_file_without_a_name_is_refused)
