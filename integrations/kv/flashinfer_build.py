@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Compiles the FlashInfer kernels of decoder/paged_flashinfer.py and puts all that they need into a directory.
+"""Compiles the FlashInfer kernels of decoder/flashinfer_kernels.py and puts all that they need into a directory.
 
     flashinfer_build.py SITE OUT      scripts/flashinfer-prepare calls it
 

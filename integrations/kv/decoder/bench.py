@@ -3,9 +3,9 @@
 """The experiments of doc/kv.md on a GPU: one JSON object a line, appended to --out.
 
     python3 -m decoder.bench --out FILE [--experiments check,layout,attach,prefix,beam,long,serve]
-            [--caches moonbright,cuda-vmm,paged,paged-flashinfer,concat] [--model llama-3-8b] [--tables inline]
-            [--seconds 60] [--total SECONDS] [--repeats 3] [--eager] [--trace FILE] [--stretch 3] [--commit TEXT]
-            [--device cpu]
+            [--caches moonbright,cuda-vmm,paged,concat,moonbright-flashinfer,...] [--model llama-3-8b]
+            [--tables inline] [--seconds 60] [--total SECONDS] [--repeats 3] [--eager] [--trace FILE] [--stretch 3]
+            [--commit TEXT] [--device cpu]
 
 Every experiment runs on every cache, in this process, with the same weights, and stops by itself after --seconds per
 cache, or its own (prefix:26,long:30): a point that would not fit, by what the points before took, is left out, which a
@@ -34,7 +34,7 @@ except ImportError:
 HERE = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(HERE), str(HERE / "python")]
 import moonbright_kv  # noqa: E402
-from decoder import attention, caches, llama, paged_flashinfer, search  # noqa: E402
+from decoder import attention, caches, flashinfer_kernels, llama, search  # noqa: E402
 
 SIZES = (4096, 16384, 32768, 65536, 131072)
 SHARES = ((0.99, 0.9), (0.5,), (0.0,))  # all sizes with the first ones, then with the next
@@ -42,9 +42,14 @@ LONG = (4096, 32768, 196608, 131072, 16384, 65536)  # both ends first
 ALIKE = 20000  # keys at which a token's attention takes as long as the rest of it (8B on an H200: 4K and 16K prompts)
 BEAMS = ((128, 2), (128, 4), (64, 4), (64, 2), (16, 4), (16, 2), (4, 2), (1, 2), (4, 4), (1, 4))  # prompts, width
 RANGES = ("moonbright", "cuda-vmm")
-KINDS = (*RANGES, "paged", "paged-flashinfer", "concat")
+FLASHINFER = "-flashinfer"  # behind a place: the same with FlashInfer's kernels
+KINDS = (*RANGES, "paged", *(place + FLASHINFER for place in (*RANGES, "paged")), "concat")
 EXPERIMENTS = ("check", "layout", "attach", "prefix", "beam", "long", "serve")
-NO_ROOM = (torch.OutOfMemoryError, MemoryError, moonbright_kv.KVError, paged_flashinfer.Unusable)
+NO_ROOM = (torch.OutOfMemoryError, MemoryError, moonbright_kv.KVError, flashinfer_kernels.Unusable)
+
+
+def place_of(kind):
+    return kind.removesuffix(FLASHINFER)
 
 
 class Bench:
@@ -56,7 +61,7 @@ class Bench:
         self.plan = options.plan  # experiment -> seconds per cache, in order
         self.dtype = torch.float32 if self.cpu else torch.bfloat16
         # Before PyTorch's first call of CUDA, as MoonBright prefers it.
-        wanted = "moonbright" in self.kinds and not self.cpu
+        wanted = "moonbright" in map(place_of, self.kinds) and not self.cpu
         self.mb = moonbright_kv.open_device(f"backend:cuda,tables:{options.tables},window_space:8t") if wanted else None
         self.shape = llama.SHAPES[options.model]
         self.model = llama.Llama(self.shape, self.dtype, options.device, record=False if options.eager else None)
@@ -73,15 +78,17 @@ class Bench:
         self.out.flush()
 
     def try_flashinfer(self):
-        """Its version; where it cannot be used the peer is left out, which is told with the reason."""
-        if "paged-flashinfer" not in self.kinds:
+        """Its version; where it cannot be used its caches are left out, which is told with the reason."""
+        wanted = [kind for kind in self.kinds if kind != place_of(kind)]
+        if not wanted:
             return "not asked for"
         try:
-            paged_flashinfer.probe(self.dtype, self.o.device)
-            return paged_flashinfer.load().__version__
-        except paged_flashinfer.Unusable as error:
-            self.kinds.remove("paged-flashinfer")
-            self.tell("flashinfer", "paged-flashinfer", left_out=str(error))
+            flashinfer_kernels.probe(self.dtype, self.o.device)
+            return flashinfer_kernels.load().__version__
+        except flashinfer_kernels.Unusable as error:
+            for kind in wanted:
+                self.kinds.remove(kind)
+                self.tell("flashinfer", kind, left_out=str(error))
             return "left out"
 
     def wait(self):
@@ -104,21 +111,24 @@ class Bench:
         s = model.shape
         if kind == "concat":
             return caches.Concat(s, fused=model.fused)
-        if kind.startswith("paged"):
+        place, others = place_of(kind), kind != place_of(kind)
+        if place == "paged":
             per = 2 * s.layers * 16 * s.kv_heads * s.head_dim * model.dtype.itemsize
             blocks = min(self.room() // per, worth * (max_tokens // 16 + 2))
-            place = caches.Paged if kind == "paged" else paged_flashinfer.PagedFlashInfer
-            return place(s, blocks, model.dtype, self.o.device, triton=not self.cpu)
+            paged = flashinfer_kernels.Paged if others else caches.Paged
+            return paged(s, blocks, model.dtype, self.o.device, triton=not self.cpu)
         config = dict(layers=s.layers, kv_heads=s.kv_heads, head_dim=s.head_dim, element_bytes=model.dtype.itemsize,
                       max_tokens=max_tokens, max_sequences=max_sequences, group_layers=group_layers)
         token = 2 * s.layers * s.kv_heads * s.head_dim * model.dtype.itemsize
         config["limit_bytes"] = min(self.room(), worth * (max_tokens + 512) * token + (1 << 30))
         if self.cpu:
             kv = moonbright_kv.Cache.on_host(page_bytes=4096 * s.layers, **{**config, "limit_bytes": 1 << 26})
-        elif kind == "moonbright":
+        elif place == "moonbright":
             kv = moonbright_kv.Cache.on_device(self.mb, lambda copies, _: attention.copy_batch(copies), **config)
         else:
             kv = moonbright_kv.Cache.on_cuda_vmm(0, lambda copies, _: attention.copy_batch(copies), **config)
+        if others:
+            return flashinfer_kernels.Ranges(kv, model.dtype, triton=not self.cpu, heads=s.heads)
         return caches.Ranges(kv, model.dtype, triton=not self.cpu)
 
     def touch(self, cache, tokens, sequences):
@@ -198,7 +208,7 @@ class Bench:
         beams = [search.beam_uncached(few, p, 2, 8) for p in prompts[:2]]
 
         def run(kind, _until):
-            if kind == "paged-flashinfer":
+            if kind != place_of(kind):
                 self.check_rounded(kind, few.shape, prompts)
                 return
             cache = self.make(kind, 128, 16, few)
@@ -212,10 +222,10 @@ class Bench:
 
     def check_rounded(self, kind, shape, prompts):
         """Kernels that know bfloat16 only: logits of given tokens against those of no cache, beside what the Triton
-        kernels on the same tables differ by."""
+        kernels on the same memory differ by."""
         model = llama.Llama(shape, self.dtype, self.o.device, record=False)
         worst, size = {}, 0.0
-        for name in (kind, "paged"):
+        for name in (kind, place_of(kind)):
             cache, worst[name] = self.make(name, 128, 16, model), 0.0
             for prompt in prompts:
                 text = list(prompt)
@@ -228,8 +238,8 @@ class Bench:
                     logits = search.step(model, cache, [text], [seq], [1])[0]
                 cache.end(seq)
             self.drop(cache)
-        self.tell("check", kind, logits_differ=worst[kind], triton_logits_differ=worst["paged"], largest_logit=size,
-                  close=worst[kind] <= 2 * worst["paged"] + 1e-3 * size)
+        self.tell("check", kind, logits_differ=worst[kind], triton_logits_differ=worst[place_of(kind)], largest_logit=size,
+                  close=worst[kind] <= 2 * worst[place_of(kind)] + 1e-3 * size)
 
     def layout(self):
         """What layers per group cost attention: one decode step of 8 sequences over ranges of each layout."""

@@ -11,8 +11,8 @@
 
 Ranges: moonbright_kv, on MoonBright, on CUDA's mapping calls, or on host memory. Paged: blocks of 16 tokens, a block
 table, prefixes shared by the same rule. Concat: tensors that grow by concatenation and are copied for every fork and
-reorder, as HuggingFace's dynamic cache does it: one tensor per layer for a batch that decodes together. A fifth, Paged
-with FlashInfer's kernels, is in paged_flashinfer.py.
+reorder, as HuggingFace's dynamic cache does it: one tensor per layer for a batch that decodes together. The first two with
+FlashInfer's kernels are in flashinfer_kernels.py.
 
 `triton`: kernels rotate and store in one go and attend for batches of single tokens. `spent`: seconds of the host in
 begin() and grow(), where attaching and mapping are; search.py counts them.

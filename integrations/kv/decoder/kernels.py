@@ -25,7 +25,11 @@ Place = collections.namedtuple("Place", "at offsets value_step")
 
 def upload(values, device, kind=torch.int64):
     """Numbers as a tensor, without waiting for what the device is busy with."""
-    tensor = torch.tensor(values, dtype=kind)
+    return send(torch.tensor(values, dtype=kind), device)
+
+
+def send(tensor, device):
+    """A tensor of the host likewise."""
     if torch.device(device).type == "cpu":
         return tensor
     return tensor.pin_memory().to(device, non_blocking=True)

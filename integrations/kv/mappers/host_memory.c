@@ -28,14 +28,19 @@ static enum mb_err fail(enum mb_err err, const char *what)
     return err;
 }
 
+/* As a device's ranges do, one begins at a multiple of the page: what is around it goes back. */
 static enum mb_err reserve(void *user, uint64_t bytes, void **va)
 {
-    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    uint64_t page = (uint64_t)(uintptr_t)user, before;
+    char *at = mmap(NULL, bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
-    (void)user;
     if (at == MAP_FAILED)
         return fail(MB_ERR_NO_ADDRESS, "mmap of a range");
-    *va = at;
+    before = (page - (uint64_t)(uintptr_t)at % page) % page;
+    if (before)
+        munmap(at, before);
+    munmap(at + before + bytes, page - before);
+    *va = at + before;
     return MB_OK;
 }
 
@@ -137,6 +142,7 @@ MB_API enum mb_err mb_kv_host_mapper(uint64_t page_bytes, struct mb_kv_mapper *o
     if (!page_bytes || page_bytes % host)
         return MB_ERR_INVALID;
     *out = (struct mb_kv_mapper){
+        .user = (void *)(uintptr_t)page_bytes, /* an error's text is all else there is to keep */
         .page_bytes = page_bytes,
         .reserve = reserve,
         .unreserve = unreserve,

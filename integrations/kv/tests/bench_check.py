@@ -18,9 +18,10 @@ if os.environ.get("MB_SANITIZE"):
     sys.exit(77)
 HERE = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = str(pathlib.Path(sys.argv[1]).resolve())
-KINDS = {"moonbright", "cuda-vmm", "paged", "paged-flashinfer", "concat"}
-RANGES = {"moonbright", "cuda-vmm"}
-WANTED = {"check": KINDS, "layout": RANGES, "attach": RANGES, "prefix": KINDS, "beam": KINDS, "long": KINDS,
+PLAIN = {"moonbright", "cuda-vmm"}
+RANGES = PLAIN | {"moonbright-flashinfer", "cuda-vmm-flashinfer"}
+KINDS = RANGES | {"paged", "paged-flashinfer", "concat"}
+WANTED = {"check": KINDS, "layout": PLAIN, "attach": PLAIN, "prefix": KINDS, "beam": KINDS, "long": KINDS,
           "serve": KINDS}
 
 
@@ -47,7 +48,7 @@ def check_all():
         assert {line["cache"] for line in told} == kinds, f"{what}: {told}"
         assert not any("failed" in line for line in told), told
     for line in lines:
-        if line["what"] == "check" and line["cache"] == "paged-flashinfer":
+        if line["what"] == "check" and line["cache"].endswith("-flashinfer"):
             assert line["close"] and line["logits_differ"] < 1e-3, line
         elif line["what"] == "check":
             assert line["greedy_equal"] and line["beam_equal"], line
@@ -84,8 +85,10 @@ def check_no_flashinfer():
     """Where FlashInfer is not there, its cache is left out with the reason, and the others run."""
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "flashinfer.py").write_text("raise ImportError('no kernels here')", encoding="utf-8")
-        lines = run("--experiments", "check", "--caches", "paged,paged-flashinfer,concat", flashinfer=folder)
-    assert lines[0]["what"] == "flashinfer" and "no kernels here" in lines[0]["left_out"], lines[0]
+        lines = run("--experiments", "check", "--caches", "paged,paged-flashinfer,moonbright-flashinfer,concat",
+                    flashinfer=folder)
+    for line, kind in zip(lines, ("paged-flashinfer", "moonbright-flashinfer")):
+        assert line["what"] == "flashinfer" and line["cache"] == kind and "no kernels here" in line["left_out"], line
     assert {line["cache"] for line in lines if line["what"] == "check"} == {"paged", "concat"}, lines
     print("ok   no FlashInfer: left out, and told")
     lines = run("--experiments", "beam", "--caches", "paged-flashinfer,concat", FAKE_FLASHINFER_SEQUENCES="3")

@@ -26,7 +26,7 @@ os.environ["MOONBRIGHT_LIB"] = sys.argv[1]
 HERE = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(HERE / "tests/fake"), str(HERE), str(HERE / "python")]
 import moonbright_kv  # noqa: E402
-from decoder import caches, llama, paged_flashinfer, search  # noqa: E402
+from decoder import caches, flashinfer_kernels, llama, search  # noqa: E402
 
 seed = int(sys.argv[2], 0) if len(sys.argv) > 2 else random.SystemRandom().getrandbits(32)
 print(f"seed: {seed:#x}", flush=True)
@@ -40,19 +40,23 @@ MODEL = llama.Llama(SHAPE, torch.float32, "cpu", seed)
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def ranges(group_layers=3, limit_blocks=64, triton=False):
+def ranges(group_layers=3, limit_blocks=64, triton=False, flashinfer=False):
     kv = moonbright_kv.Cache.on_host(
         page_bytes=4096 * group_layers, layers=SHAPE.layers, kv_heads=SHAPE.kv_heads, head_dim=SHAPE.head_dim,
         element_bytes=4, group_layers=group_layers, max_tokens=96, max_sequences=24, chunk_blocks=4,
         limit_bytes=limit_blocks * 4096 * SHAPE.layers)
+    if flashinfer:
+        return flashinfer_kernels.Ranges(kv, torch.float32, triton, SHAPE.heads)
     return caches.Ranges(kv, torch.float32, triton)
 
 
 def all_caches():
     yield "ranges, one group", ranges(3)
     yield "ranges, a group per layer", ranges(1)
+    yield "ranges, FlashInfer's calls", ranges(3, flashinfer=True)
+    yield "ranges, a group per layer, FlashInfer's calls", ranges(1, flashinfer=True)
     yield "paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4)
-    yield "paged, FlashInfer's calls", paged_flashinfer.PagedFlashInfer(SHAPE, 64, torch.float32, "cpu", block=4)
+    yield "paged, FlashInfer's calls", flashinfer_kernels.Paged(SHAPE, 64, torch.float32, "cpu", block=4)
     yield "concat", caches.Concat(SHAPE)
 
 
@@ -217,8 +221,9 @@ def check_kernel():
     want = [search.beam_uncached(MODEL, p, 2, 4) for p in work]
     for name, cache in (("ranges", ranges(1, triton=True)),
                         ("paged", caches.Paged(SHAPE, 64, torch.float32, "cpu", block=4, triton=True)),
+                        ("ranges, FlashInfer's calls", ranges(1, triton=True, flashinfer=True)),
                         ("paged, FlashInfer's calls",
-                         paged_flashinfer.PagedFlashInfer(SHAPE, 64, torch.float32, "cpu", block=4, triton=True)),
+                         flashinfer_kernels.Paged(SHAPE, 64, torch.float32, "cpu", block=4, triton=True)),
                         ("concat", caches.Concat(SHAPE, fused=True))):
         assert search.beam(fused, cache, work, 2, 4) == want, name
         print(f"ok   beams with the kernels, interpreted: {name}")

@@ -312,18 +312,23 @@ class Cache:
         return tuple(self._tensor(self.view(seq, layer, values), dtype) for values in (False, True))
 
     def _tensor(self, view, dtype):
-        import torch
         c = self.config
-        dtype = dtype or torch.bfloat16
-        assert dtype.itemsize == c.element_bytes, f"{dtype} has not {c.element_bytes} bytes"
         stride = (view.token_stride // c.element_bytes, view.head_stride // c.element_bytes, 1)
-        shape = (view.max_tokens, c.kv_heads, c.head_dim)
-        span = (shape[0] - 1) * stride[0] + (shape[1] - 1) * stride[1] + shape[2]
+        return self.tensor_at(view.base, (view.max_tokens, c.kv_heads, c.head_dim), stride, dtype)
+
+    def tensor_at(self, address, shape, stride, dtype=None):
+        """A tensor on addresses of the cache's, which need not show anything as long as nobody reads there; stride in
+        elements. The caller knows what is where: see tensors() for one sequence."""
+        import torch
+        size = self.config.element_bytes
+        dtype = dtype or torch.bfloat16
+        assert dtype.itemsize == size, f"{dtype} has not {size} bytes"
+        span = sum((n - 1) * step for n, step in zip(shape, stride)) + 1
         if self.device == "cpu":
-            flat = torch.frombuffer((ctypes.c_char * (span * c.element_bytes)).from_address(view.base), dtype=dtype)
+            flat = torch.frombuffer((ctypes.c_char * (span * size)).from_address(address), dtype=dtype)
         else:
             # The interface has no bfloat16: taken as integers of its size and seen as what they are.
-            flat = torch.as_tensor(_Array(view.base, span, c.element_bytes), device=self.device).view(dtype)
+            flat = torch.as_tensor(_Array(address, span, size), device=self.device).view(dtype)
         return flat.as_strided(shape, stride)
 
 

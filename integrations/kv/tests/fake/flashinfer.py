@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What decoder/paged_flashinfer.py uses of FlashInfer, in plain PyTorch by its documented meaning: for tests on a CPU.
+"""What decoder/flashinfer_kernels.py uses of FlashInfer, in plain PyTorch by its documented meaning: for tests on a CPU.
 
 Parameters are in the order of FlashInfer 0.6.4; scripts/flashinfer-prepare compares the names with the real ones. What
 the real wrappers would read out of bounds or refuse is refused here.
@@ -35,7 +35,8 @@ class _Wrapper:
         indptr, indices, last_page_len, (num_qo_heads, num_kv_heads, head_dim, page_size), kinds = self._plan
         keys, values = paged_kv_cache
         for plane in (keys, values):
-            assert plane.shape[1:] == (page_size, num_kv_heads, head_dim) and plane.is_contiguous()
+            assert plane.shape[1:] == (page_size, num_kv_heads, head_dim) and plane.stride(3) == 1
+            assert plane.stride() == keys.stride() and plane.stride(0) < 1 << 32 and plane.data_ptr() % 16 == 0
             assert plane.dtype == kinds[1]
         assert q.shape == out.shape == (self._starts[-1], num_qo_heads, head_dim)
         assert q.dtype == out.dtype == kinds[0] and q.is_contiguous() and out.is_contiguous()
