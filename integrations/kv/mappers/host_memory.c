@@ -32,7 +32,8 @@ static enum mb_err fail(enum mb_err err, const char *what)
 static enum mb_err reserve(void *user, uint64_t bytes, void **va)
 {
     uint64_t page = (uint64_t)(uintptr_t)user, before;
-    char *at = mmap(NULL, bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *at =
+        mmap(NULL, bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
     if (at == MAP_FAILED)
         return fail(MB_ERR_NO_ADDRESS, "mmap of a range");
