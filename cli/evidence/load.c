@@ -284,6 +284,14 @@ static void add_facts(struct loader *l, const struct json_value *root)
                  json_string(f, "note", ""));
 }
 
+/* As the library asks of a profile: whole lines, and `end` in the last one from version 2 on. */
+static bool profile_is_whole(const char *text, size_t size)
+{
+    bool old = strncmp(text, "moonbright-profile 1\n", 21) == 0;
+
+    return text[size - 1] == '\n' && (old || (size > 5 && strcmp(text + size - 5, "\nend\n") == 0));
+}
+
 /* Lines «name value # unit»; «# name was not measured» and texts are passed over. */
 static void add_profile(struct loader *l, char *text)
 {
@@ -629,8 +637,13 @@ int figures_load_text(struct figures *set, const char *text, size_t size, const 
     int code;
 
     if (strncmp(text, "moonbright-profile", 18) == 0) {
-        char *copy = strdup(text);
+        char *copy;
 
+        if (!profile_is_whole(text, size)) {
+            snprintf(error, 256, "%.200s: the profile is cut off", name);
+            return CLI_BAD_INPUT;
+        }
+        copy = strdup(text);
         if (!copy) {
             snprintf(error, 256, "the host is out of memory");
             return CLI_FAILED;

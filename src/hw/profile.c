@@ -12,8 +12,9 @@
 #include "base/file.h"
 
 enum { LINE_BYTES = 256 };
-#define MAGIC "moonbright-profile 1"
-#define VALUE_MAX 9007199254740992.0 /* 2^53: costs become whole nanoseconds of 64 bits */
+#define MAGIC "moonbright-profile 2"
+#define MAGIC_OLD "moonbright-profile 1" /* has no last line that says so */
+#define VALUE_MAX 9007199254740992.0     /* 2^53: costs become whole nanoseconds of 64 bits */
 
 static const struct {
     const char *name, *unit;
@@ -197,29 +198,56 @@ static char *skip(char *line)
     return line + strspn(line, " \t");
 }
 
+/* Where reading is. */
+struct place {
+    unsigned number; /* of the line */
+    bool old, ended; /* the first line was MAGIC_OLD; the last one was seen */
+};
+
+static enum mb_err read_line(char *line, struct mb_profile *p, struct place *at)
+{
+    char *key = skip(line), *value;
+
+    if (at->number == 1) {
+        line[strcspn(line, "\r\n")] = '\0';
+        at->old = strcmp(line, MAGIC_OLD) == 0;
+        return at->old || strcmp(line, MAGIC) == 0
+                   ? MB_OK
+                   : mb__fail(MB_ERR_PARSE, "line 1 is \"%.40s\"; a profile begins with \"%s\"",
+                              line, MAGIC);
+    }
+    if (!split(key, &value))
+        return MB_OK;
+    if (at->ended)
+        return mb__fail(MB_ERR_PARSE, "line %u stands behind the end", at->number);
+    at->ended = !at->old && !*value && strcmp(key, "end") == 0;
+    return at->ended ? MB_OK : take_line(p, key, value, at->number);
+}
+
 static enum mb_err read_lines(FILE *f, struct mb_profile *p)
 {
-    char line[LINE_BYTES], *value;
-    unsigned number = 0;
+    char line[LINE_BYTES];
+    struct place at = {0};
     enum mb_err err = MB_OK;
 
     while (!err && fgets(line, sizeof(line), f)) {
-        number++;
-        if (!strchr(line, '\n') && !feof(f))
-            return mb__fail(MB_ERR_PARSE, "line %u is longer than %d bytes", number,
-                            LINE_BYTES - 2);
-        line[strcspn(line, "\r\n")] = '\0';
-        if (number == 1) {
-            if (strcmp(line, MAGIC) != 0)
-                err = mb__fail(MB_ERR_PARSE, "line 1 is \"%.40s\"; a profile begins with \"%s\"",
-                               line, MAGIC);
-        } else if (split(skip(line), &value)) {
-            err = take_line(p, skip(line), value, number);
-        }
+        at.number++;
+        if (!strchr(line, '\n'))
+            return feof(f) ? mb__fail(MB_ERR_PARSE, "line %u has no end: the file is cut off",
+                                      at.number)
+                           : mb__fail(MB_ERR_PARSE, "line %u is longer than %d bytes", at.number,
+                                      LINE_BYTES - 2);
+        err = read_line(line, p, &at);
     }
     if (!err && ferror(f))
         err = mb__fail(MB_ERR_IO, "%s", strerror(errno));
-    return err || number ? err : mb__fail(MB_ERR_PARSE, "the file is empty");
+    if (!err && !at.number)
+        err = mb__fail(MB_ERR_PARSE, "the file is empty");
+    if (!err && !at.old && !at.ended)
+        err =
+            mb__fail(MB_ERR_PARSE,
+                     "the line \"end\" is missing behind line %u: the file is cut off", at.number);
+    return err;
 }
 
 enum mb_err mb__profile_read(const char *path, struct mb_profile *out)
@@ -256,6 +284,7 @@ static void write_lines(FILE *f, const struct mb_profile *p)
         else
             fprintf(f, "%s %.17g # %s\n", facts[i].name, p->value[i], facts[i].unit);
     }
+    fputs("end\n", f);
 }
 
 enum mb_err mb__profile_write(const char *path, const struct mb_profile *profile)

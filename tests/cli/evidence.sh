@@ -254,6 +254,17 @@ run 2 bench all --json - --backend nonsense
 says err "possible on sim and cuda"
 run 2 bench all --html - --include
 run 2 bench all --no-run --html - --include "$WORK/missing.json"
+# A profile that was cut off, in a value or behind one.
+run 0 probe --backend sim -o "$WORK/whole.profile"
+run 0 bench all --no-run --json - --include "$WORK/whole.profile"
+for bytes in 5 9 200; do
+    head -c -$bytes "$WORK/whole.profile" >"$WORK/cut.profile"
+    run 2 bench all --no-run --json - --include "$WORK/cut.profile" && says err "the profile is cut off"
+    run 1 replay "$TORCH/gpt2.csv.gz" --backend sim --events 9 --config "profile:$WORK/cut.profile"
+    says err "the file is cut off"
+done
+head -c -1 "$SOURCE/bench/results/h200-inline.profile" >"$WORK/cut.profile"
+run 2 bench all --no-run --json - --include "$WORK/cut.profile" && says err "the profile is cut off"
 run 1 bench all --no-run --html "$WORK/none/page.html"
 
 # ------------------------------------------------------------------ map

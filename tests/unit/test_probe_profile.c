@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "hw/profile.h"
@@ -23,14 +24,15 @@ static enum mb_err read_text(const char *text, struct mb_profile *out)
     return err;
 }
 
-#define HEAD "moonbright-profile 1\ndevice X\n"
+#define HEAD "moonbright-profile 2\ndevice X\n"
+#define TAIL "end\n"
 
 TEST(facts_comments_and_blanks)
 {
     struct mb_profile p;
 
     CHECK_OK(read_text(HEAD "# a comment\n\n  # another\ngroup_slots 16 # slots\n"
-                            "submit_ns\t3600.5\ndriver a b c\ntables device-inline\n",
+                            "submit_ns\t3600.5\ndriver a b c\ntables device-inline\n" TAIL,
                        &p));
     CHECK_STR_EQ(p.device, "X");
     CHECK_STR_EQ(p.driver, "a b c");
@@ -46,7 +48,7 @@ TEST(mistakes_are_named_with_their_line)
         const char *text, *says;
     } bad[] = {
         {"", "empty"},
-        {"moonbright-profile 2\n", "line 1"},
+        {"moonbright-profile 3\n", "line 1"},
         {HEAD "group_slots sixteen\n", "line 3: group_slots"},
         {HEAD "group_slots 16 slots\n", "line 3: group_slots"},
         {HEAD "group_slots -1\n", "line 3: group_slots"},
@@ -55,6 +57,10 @@ TEST(mistakes_are_named_with_their_line)
         {HEAD "group_slots 16\n\ngroup_slots 16\n", "line 5: group_slots is given twice"},
         {HEAD "groupslots 16\n", "no fact \"groupslots\""},
         {"moonbright-profile 1\ngroup_slots 16\n", "names no device"},
+        {HEAD "group_slots 16\n", "\"end\" is missing behind line 3"},
+        {HEAD TAIL "group_slots 16\n", "line 4 stands behind the end"},
+        {"moonbright-profile 1\ndevice X\nsubmit_ns 24", "line 3 has no end"},
+        {"moonbright-profile 1\ndevice X\nend\n", "no fact \"end\""},
     };
 
     for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -99,6 +105,30 @@ TEST(what_is_written_reads_back)
     }
     unlink(path);
     CHECK_EQ(mb__profile_write("no/such/directory/profile", &p), MB_ERR_IO);
+}
+
+/* Wherever a file is cut, it is refused: no value gets shorter, no fact is lost. */
+TEST(what_is_cut_off_is_refused)
+{
+    char path[] = "profile-XXXXXX";
+    struct mb_profile p, q = {.device = "as it was"};
+    struct stat st;
+    int fd = mkstemp(path);
+
+    CHECK(fd >= 0);
+    mb__profile_clear(&p);
+    snprintf(p.device, sizeof(p.device), "a device");
+    for (unsigned i = 0; i < MB_PROFILE_FACTS; i++)
+        p.value[i] = 1000 + i;
+    CHECK_OK(mb__profile_write(path, &p));
+    CHECK(fstat(fd, &st) == 0);
+    while (st.st_size-- > 0) {
+        CHECK(ftruncate(fd, st.st_size) == 0);
+        CHECK_EQ(mb__profile_read(path, &q), MB_ERR_PARSE);
+    }
+    CHECK_STR_EQ(q.device, "as it was");
+    close(fd);
+    unlink(path);
 }
 
 /* ------------------------------------------------------------ use */
