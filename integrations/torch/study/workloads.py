@@ -3,9 +3,12 @@
 
 Five are of the kind that data/torch was recorded from (public models of torchvision and transformers); the U-Net and
 the ragged transformer are this project's own. A workload is a generator: it yields a float after every step, the loss or
-a checksum of what was generated. `batch` scales the batch, `tiny` makes everything small enough for a test on a CPU. Where
-there is a `wrap`, the model that trains is what it makes of the built one, for instance its data-parallel form.
+a checksum of what was generated. `batch` scales the batch: shapes are drawn as for 1.0 and then scaled, so that a larger
+one asks for more in every step (where a ceiling is searched, to the token). `tiny` makes everything small enough for a
+test on a CPU. Where there is a `wrap`, the model that trains is what it makes of the built one, for instance its
+data-parallel form.
 """
+import itertools
 import math
 import random
 
@@ -28,6 +31,12 @@ def build(make, device, dtype=torch.float32):
             return make()
     finally:
         torch.set_default_dtype(before)
+
+
+def scaled(count, length, batch):
+    """Sequences and tokens of each, together `batch` times the tokens: more sequences, each shorter where need be."""
+    sequences = max(1, math.ceil(count * batch))
+    return sequences, max(1, int(count * length * batch) // sequences)
 
 
 def as_built(model):
@@ -65,7 +74,7 @@ def _move_state(optimizer, device):
                 state[key] = value.to(device)
 
 
-def _language_model(make, device, longest, most, recompute, offload, wrap=as_built):
+def _language_model(make, device, longest, most, batch, recompute, offload, wrap=as_built):
     model = build(make, device, small_floats(device))
     vocabulary = model.config.vocab_size
     model.config.use_cache = False
@@ -77,7 +86,7 @@ def _language_model(make, device, longest, most, recompute, offload, wrap=as_bui
     first = True
     while True:
         count, length = between(max(1, most // 2), most), between(longest // 4, longest - 8, 8)
-        tokens = torch.randint(0, vocabulary, (count, length), device=device)
+        tokens = torch.randint(0, vocabulary, scaled(count, length, batch), device=device)
         if offload and not first:
             _move_state(optimizer, device)
         optimizer.zero_grad(set_to_none=True)
@@ -94,7 +103,7 @@ def gpt2(device, batch=1.0, tiny=False, wrap=as_built):
     import transformers
     sizes = dict(n_layer=2, n_embd=32, n_head=2, vocab_size=128) if tiny else dict(n_layer=24, n_embd=1024, n_head=16)
     return _language_model(lambda: transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)), device,
-                           64 if tiny else 1024, 2 if tiny else max(1, int(12 * batch)), False, False, wrap)
+                           64 if tiny else 1024, 2 if tiny else 12, batch, False, False, wrap)
 
 
 def _llama(tiny, layers, width, inner, heads, **more):
@@ -109,7 +118,7 @@ def _llama(tiny, layers, width, inner, heads, **more):
 
 def llama_recompute(device, batch=1.0, tiny=False):
     return _language_model(_llama(tiny, 8, 4096, 11008, 32), device, 64 if tiny else 4096,
-                           2 if tiny else max(1, int(4 * batch)), True, False)
+                           2 if tiny else 4, batch, True, False)
 
 
 def moe_offload_recompute(device, batch=1.0, tiny=False):
@@ -121,7 +130,7 @@ def moe_offload_recompute(device, batch=1.0, tiny=False):
         sizes.update(hidden_size=32, intermediate_size=64, moe_intermediate_size=16, shared_expert_intermediate_size=64,
                      num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2, num_experts=4, vocab_size=128)
     return _language_model(lambda: transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**sizes)), device,
-                           64 if tiny else 2048, 2 if tiny else max(1, int(4 * batch)), True, True)
+                           64 if tiny else 2048, 2 if tiny else 4, batch, True, True)
 
 
 def llama_generate_beam4(device, batch=1.0, tiny=False):
@@ -257,14 +266,29 @@ class Ragged(nn.Module):
         return self.head(self.norm(x))
 
 
+def _length(drawn, longest):
+    return min(longest, max(4, int(drawn.lognormvariate(math.log(longest / 8), 0.9))))
+
+
+def extended(lengths, longest, batch):
+    """`batch` times the tokens of these sequences: they come first, then more of the kind; the last one is cut."""
+    more = random.Random(sum(lengths))  # its own, so that what is drawn later does not depend on `batch`
+    rest, taken = max(1, int(batch * sum(lengths))), []
+    for length in itertools.chain(lengths, (_length(more, longest) for _ in itertools.count())):
+        if not rest:
+            return taken
+        taken.append(min(length, rest))
+        rest -= taken[-1]
+
+
 def ragged_transformer(device, batch=1.0, tiny=False, wrap=as_built):
     """Sequences of log-normal length, packed without padding; every second block is recomputed."""
     longest, width, layers, heads, vocabulary = (64, 32, 2, 2, 128) if tiny else (4096, 1536, 12, 12, 32000)
     model = wrap(build(lambda: Ragged(vocabulary, width, layers, heads, longest), device, small_floats(device)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     while True:
-        count = 3 if tiny else max(1, int(batch * between(8, 32)))
-        lengths = [min(longest, max(4, int(random.lognormvariate(math.log(longest / 8), 0.9)))) for _ in range(count)]
+        count = 3 if tiny else between(8, 32)
+        lengths = extended([_length(random, longest) for _ in range(count)], longest, batch)
         tokens = torch.randint(0, vocabulary, (sum(lengths),), device=device)
         optimizer.zero_grad(set_to_none=True)
         loss = F.cross_entropy(model(tokens, lengths)[:-1].float(), tokens[1:])
@@ -284,5 +308,3 @@ WORKLOADS = {
 }
 # Steps of one pass where twelve take long.
 STEPS = {"llama-generate-beam4": 5, "moe-offload-recompute": 8}
-# Ranges of batch scales that the search for the largest one under a cap looks at: works, and surely does not.
-CEILINGS = {"gpt2": (0.25, 8.0), "ragged-transformer": (0.25, 8.0)}

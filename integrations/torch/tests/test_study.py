@@ -144,6 +144,108 @@ class Study(unittest.TestCase):
         self.assertIn("no workload gpt3; there are densenet161,", done.stderr)
 
 
+# study.py where a process of its own is a function: it trains up to the batch FITS, else it fails as FAILURE says.
+SEARCH = f"""
+import json, os, sys
+sys.path.insert(0, {str(STUDY)!r})
+import study
+def one(workload, allocator, tables, seconds, more):
+    batch = float(more[more.index("--batch") + 1])
+    assert more[more.index("--steps") + 1] == str(study.CEILING_STEPS)
+    assert (tables == "inline") == (allocator == "moonbright")
+    if batch <= float(os.environ["FITS"]):
+        return {{"complete": True, "error": ""}}, ""
+    failure = json.loads(os.environ["FAILURE"])
+    return (failure, "") if isinstance(failure, dict) else (None, failure)
+study.one = one
+sys.exit(study.main())
+"""
+
+
+class Ceiling(unittest.TestCase):
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.file = pathlib.Path(directory.name) / "study.jsonl"
+        self.program = pathlib.Path(directory.name) / "search.py"
+        self.program.write_text(SEARCH)
+
+    def search(self, fits, *more, failure={"complete": False, "error": "out of memory: no"}):
+        done = subprocess.run([PYTHON, self.program, "ceiling", self.file, "--workloads", "gpt2", *more], text=True,
+                              env={**os.environ, "FITS": str(fits), "FAILURE": json.dumps(failure)}, capture_output=True,
+                              check=False)
+        rows = [json.loads(line) for line in self.file.read_text().splitlines()] if self.file.exists() else []
+        return done, rows
+
+    def test_five_probes_tell_two_percent(self):
+        for fits in (0.78, 0.9, 1.02, 1.11, 1.17):
+            self.file.unlink(missing_ok=True)
+            done, (found,) = self.search(fits, "--allocators", "default")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual((found["found"], len(found["probes"]), found["steps"]), ("between", 5, 12))
+            self.assertLessEqual(found["largest_batch"], fits)
+            self.assertGreater(found["smallest_failed"], fits)
+            self.assertLess(found["resolution"], 0.02)
+            self.assertAlmostEqual(found["smallest_failed"] / found["largest_batch"] - 1, found["resolution"], 3)
+
+    def test_a_side_that_was_not_found_is_told(self):
+        done, (found,) = self.search(0.1, "--allocators", "default")
+        self.assertIn("fails, nothing down to the bound of 0.75 trained under 24.0 GiB", done.stdout)
+        self.assertEqual((found["found"], found["largest_batch"], found["resolution"]),
+                         ("lower bound does not train", None, None))
+        done, (_, found) = self.search(9, "--allocators", "moonbright")
+        self.assertIn("trains, nothing up to the bound of 1.2 failed", done.stdout)
+        self.assertEqual((found["found"], found["smallest_failed"], found["resolution"]),
+                         ("upper bound never reached", None, None))
+        report = call(STUDY / "study.py", "report", self.file)
+        self.assertEqual(len(report.stdout.splitlines()), 2, report.stdout)
+
+    def test_other_failures_say_nothing_about_the_batch(self):
+        for failure in ("FAILED: gpt2 default: RuntimeError: illegal address", {"complete": False, "error": ""}):
+            done, rows = self.search(1.0, failure=failure)
+            self.assertEqual((done.returncode, rows), (1, []), done.stdout)
+            self.assertIn("gpt2, moonbright, inline: batch 1.0670: ", done.stdout)
+            self.assertIn("3 searches are not in study.jsonl", done.stdout)
+
+    def test_what_is_there_is_not_searched_again(self):
+        old = {"what": "torch-ceiling", "workload": "gpt2", "allocator": "default", "configured_tables": None,
+               "cap_bytes": 24 << 30, "largest_batch": 1.1892, "probes": []}
+        self.file.write_text(json.dumps(old) + "\n")
+        _, rows = self.search(1.0)
+        self.assertEqual([r["allocator"] for r in rows], ["default", "default", "expandable", "moonbright"])
+        _, rows = self.search(1.0)
+        self.assertEqual(len(rows), 4)
+        _, rows = self.search(1.0, "--cap", str(23 << 30), "--allocators", "expandable")
+        self.assertEqual([(r["allocator"], r["cap_bytes"] >> 30) for r in rows[4:]], [("expandable", 23)])
+
+    def test_unknown_allocators_are_refused(self):
+        done, rows = self.search(1.0, "--allocators", "default,best")
+        self.assertEqual((done.returncode, rows), (2, []))
+        self.assertIn("no allocator best; there are default, expandable, moonbright", done.stderr)
+
+    def test_a_larger_batch_has_more_tokens_in_every_step(self):
+        done = call("-c", f"""
+import random, sys
+sys.path.insert(0, {str(STUDY)!r})
+from workloads import extended, scaled
+for count, length in ((12, 976), (6, 256), (1, 1016)):
+    assert scaled(count, length, 1.0) == (count, length)
+    for batch in (0.75, 0.9, 1.01, 1.11, 1.5):
+        sequences, each = scaled(count, length, batch)
+        assert each <= length and 0 <= count * length * batch - sequences * each < sequences + 1, (count, length, batch)
+lengths, before = [700, 12, 4096, 90], []
+state = random.getstate()
+for batch in (0.01, 0.5, 0.95, 1.0, 1.01, 1.5, 3.0):
+    taken = extended(lengths, 4096, batch)
+    assert sum(taken) == int(batch * sum(lengths)) and min(taken) > 0 and max(taken) <= 4096
+    assert batch != 1.0 or taken == lengths
+    assert taken[:len(before) - 1] == before[:-1], "a larger batch begins as the smaller one"
+    before = taken
+assert random.getstate() == state
+""")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
 class DataParallel(unittest.TestCase):
     def test_both_workloads_train_on_two_ranks(self):
         for workload in ("gpt2", "ragged-transformer"):
