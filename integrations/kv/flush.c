@@ -10,7 +10,7 @@
  * Only slots that something was asked of are looked at, and places that follow each other in
  * addresses and in memory become one operation without one being made for each.
  */
-#include "kv.h"
+#include "wide.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,15 +76,13 @@ static bool needs(uint32_t want, uint32_t shown, enum mb_map_kind kind)
 /* A bit per kind that some dirty place of the slot needs. */
 static unsigned needed_kinds(const struct kv_slot *slot)
 {
-    uint32_t unmap = 0, map = 0, protect = 0, any_want = 0, any_shown = 0;
+    uint32_t unmap = 0, map = 0, protect = 0, count = slot->dirty_to - slot->dirty_from;
+    bool any_want = kv_any(slot->want + slot->dirty_from, count);
+    bool any_shown = kv_any(slot->shown + slot->dirty_from, count);
 
     /* Mostly all of it is new, or all of it goes. */
-    for (uint32_t i = slot->dirty_from; i < slot->dirty_to; i++) {
-        any_want |= slot->want[i];
-        any_shown |= slot->shown[i];
-    }
     if (!any_want || !any_shown)
-        return (unsigned)(any_want != 0) << MB_MAP | (unsigned)(any_shown != 0) << MB_UNMAP;
+        return (unsigned)any_want << MB_MAP | (unsigned)any_shown << MB_UNMAP;
     for (uint32_t i = slot->dirty_from; i < slot->dirty_to; i++) {
         uint32_t want = slot->want[i], shown = slot->shown[i], differ = want ^ shown;
         uint32_t other = (differ & ~KV_READ_ONLY) != 0;
@@ -99,17 +97,26 @@ static unsigned needed_kinds(const struct kv_slot *slot)
 /* Places from `from` on that all are to show blocks following each other and show nothing yet. */
 static uint32_t fresh_run(const struct kv_slot *slot, uint32_t from, uint32_t most)
 {
-    enum { AT_ONCE = 32 };
     const uint32_t *want = slot->want + from, *shown = slot->shown + from;
-    uint32_t count = 0, differ = 0;
+    uint32_t first = want[0], count = 0;
 
-    for (; most - count >= AT_ONCE; count += AT_ONCE) {
-        for (uint32_t i = 0; i < AT_ONCE; i++)
-            differ |= shown[count + i] | (want[count + i] ^ (want[0] + count + i));
-        if (differ)
-            break;
-    }
-    while (count < most && !shown[count] && want[count] == want[0] + count)
+    while (most - count >= KV_AT_ONCE && kv_in_row(want + count, first + count) &&
+           !kv_any(shown + count, KV_AT_ONCE))
+        count += KV_AT_ONCE;
+    while (count < most && !shown[count] && want[count] == first + count)
+        count++;
+    return count;
+}
+
+/* Places from `from` on that all show something; it wants nothing, and so do those behind it. */
+static uint32_t gone_run(const struct kv_slot *slot, uint32_t from, uint32_t most)
+{
+    const uint32_t *shown = slot->shown + from;
+    uint32_t count = 0;
+
+    while (most - count >= KV_AT_ONCE && kv_all_other(shown + count, 0))
+        count += KV_AT_ONCE;
+    while (count < most && shown[count])
         count++;
     return count;
 }
@@ -126,6 +133,8 @@ static uint32_t one_op(const struct mb_kv *kv, const struct kv_slot *slot, uint3
         count = fresh_run(slot, from, most);
         return count ? count : 1;
     }
+    if (kind == MB_UNMAP && !want)
+        count = gone_run(slot, from, most);
     while (count < most && needs(slot->want[from + count], slot->shown[from + count], kind) &&
            (kind == MB_UNMAP || ((slot->want[from + count] ^ want) & KV_READ_ONLY) == 0))
         count++;

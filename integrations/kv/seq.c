@@ -8,7 +8,7 @@
  * A block is written into only by a sequence that alone refers to it. Sharing is noticed at the
  * next append: of two beams on one block the first to grow copies it and the last keeps it.
  */
-#include "kv.h"
+#include "wide.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* gcc 12 takes memory for lost once it is kept in a structure that it did not see made. */
@@ -53,6 +53,37 @@ void kv_set_want(struct mb_kv *kv, struct kv_slot *slot, uint32_t place, uint32_
         slot->wanted = place;
 }
 
+/* One reference more to each block; none is its first. */
+static void refer(struct mb_kv *kv, const uint32_t *entries, uint32_t count)
+{
+    uint32_t part;
+
+    for (; count; count -= part, entries += part) {
+        part = count < KV_AT_ONCE ? count : KV_AT_ONCE;
+        if (part == KV_AT_ONCE && kv_in_row(entries, entries[0])) {
+            kv_count(kv->refs + kv_block_of(entries[0]), KV_AT_ONCE, 1);
+            continue;
+        }
+        for (uint32_t i = 0; i < part; i++)
+            kv->refs[kv_block_of(entries[i])]++;
+    }
+}
+
+/* One reference less to each block of at most KV_AT_ONCE entries. */
+static void unrefer(struct mb_kv *kv, const uint32_t *entries, uint32_t count)
+{
+    if (count == KV_AT_ONCE && kv_in_row(entries, entries[0])) {
+        uint32_t *refs = kv->refs + kv_block_of(entries[0]);
+
+        if (kv_all_other(refs, 1)) {
+            kv_count(refs, KV_AT_ONCE, UINT32_MAX);
+            return;
+        }
+    }
+    while (count)
+        kv_unref(kv, kv_block_of(entries[--count]));
+}
+
 /* The last places first, so that blocks taken next are consecutive again. */
 static void forget_places(struct mb_kv *kv, struct kv_slot *slot, uint32_t blocks)
 {
@@ -60,10 +91,11 @@ static void forget_places(struct mb_kv *kv, struct kv_slot *slot, uint32_t block
         return;
     kv_mark_dirty(kv, slot, blocks, slot->wanted - blocks);
     while (slot->wanted > blocks) {
-        uint32_t *entry = &slot->want[--slot->wanted];
+        uint32_t left = slot->wanted - blocks, part = left < KV_AT_ONCE ? left : KV_AT_ONCE;
 
-        kv_unref(kv, kv_block_of(*entry));
-        *entry = 0;
+        slot->wanted -= part;
+        unrefer(kv, slot->want + slot->wanted, part);
+        memset(slot->want + slot->wanted, 0, part * sizeof(*slot->want));
     }
 }
 
@@ -89,17 +121,10 @@ void kv_show_prefix(struct mb_kv *kv, struct kv_slot *slot, struct kv_spot last,
     kv_use(kv, last, blocks);
     slot->deepest = last;
     for (; place; place -= part, last = last.run->parent) {
-        const uint32_t *from = last.run->blocks;
-        uint32_t *to;
-
         part = last.at + 1;
-        to = slot->want + place - part;
-        for (uint32_t i = 0; i < part; i++)
-            to[i] = (from[i] + 1) | KV_READ_ONLY;
-        /* The prefix cache has them, so none is its chunk's first in use. */
-        for (uint32_t i = 0; i < part; i++)
-            kv->refs[from[i]]++;
+        kv_read_only(slot->want + place - part, last.run->blocks, part);
     }
+    refer(kv, slot->want, blocks); /* the prefix cache has them */
     slot->published = slot->wanted = blocks;
     slot->tokens = blocks * kv->shape.block_tokens;
     kv_mark_dirty(kv, slot, 0, blocks);
@@ -378,24 +403,6 @@ struct image {
     struct kv_spot deepest;
 };
 
-/* How many places at the front show the same blocks, with whatever rights. */
-static uint32_t same_places(const uint32_t *a, const uint32_t *b, uint32_t count)
-{
-    enum { AT_ONCE = 32 };
-    uint32_t same = 0, differ = 0;
-
-    while (count - same >= AT_ONCE) {
-        for (uint32_t i = 0; i < AT_ONCE; i++)
-            differ |= a[same + i] ^ b[same + i];
-        if (differ & ~KV_READ_ONLY)
-            break;
-        same += AT_ONCE;
-    }
-    while (same < count && !((a[same] ^ b[same]) & ~KV_READ_ONLY))
-        same++;
-    return same;
-}
-
 static void make_like(struct mb_kv *kv, struct kv_slot *slot, const struct image *image)
 {
     /* New references first, so that a block both have is never without one. */
@@ -422,7 +429,7 @@ static enum mb_err take_image(const struct kv_slot *of, const struct kv_slot *ta
     size_t left;
 
     *image = (struct image){of->tokens, of->wanted, of->published, 0, NULL, of->deepest};
-    image->same = same_places(of->want, target->want, least);
+    image->same = kv_same(of->want, target->want, least);
     left = of->wanted - image->same;
     image->want = calloc(left + 1, sizeof(*image->want));
     if (!image->want)
@@ -440,8 +447,7 @@ static void copy_slot(struct mb_kv *kv, struct kv_slot *slot, const struct kv_sl
     slot->published = from->published;
     for (uint32_t i = 0; i < from->wanted; i++)
         slot->want[i] = from->want[i] | KV_READ_ONLY;
-    for (uint32_t i = 0; i < from->wanted; i++)
-        kv->refs[kv_block_of(from->want[i])]++; /* not the first one */
+    refer(kv, slot->want, from->wanted);
     slot->wanted = from->wanted;
     slot->tokens = from->tokens;
     kv_mark_dirty(kv, slot, 0, from->wanted);

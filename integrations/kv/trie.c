@@ -17,7 +17,7 @@
  *
  * Trade-off: a run that lost its end to eviction keeps its arrays until a quarter is left.
  */
-#include "kv.h"
+#include "wide.h"
 
 #if defined(__GNUC__) && !defined(__clang__)
 /* gcc 12 takes memory for lost once it is kept in a structure that it did not see made. */
@@ -168,8 +168,7 @@ void kv_back(struct kv_spot *spot, uint32_t blocks)
 /* Blocks [from, to) of a run; those before have users, or get them in the same call. */
 static void use_part(struct mb_kv *kv, struct kv_run *run, uint32_t from, uint32_t to)
 {
-    for (uint32_t i = from; i < to; i++)
-        run->users[i]++;
+    kv_count(run->users + from, to - from, 1);
     if (to <= run->used)
         return;
     kv->evictable -= to - run->used;
@@ -182,8 +181,9 @@ static void unuse_part(struct mb_kv *kv, struct kv_run *run, uint32_t from, uint
 {
     uint32_t used = run->used;
 
-    for (uint32_t i = from; i < to; i++)
-        run->users[i]--;
+    kv_count(run->users + from, to - from, UINT32_MAX);
+    if (used > from && !kv_any(run->users + from, used - from))
+        run->used = from;
     while (run->used > from && !run->users[run->used - 1])
         run->used--;
     if (run->used == used)
