@@ -227,6 +227,7 @@ static void json_counts(struct json_writer *w, const struct report_context *c,
     json_u64(w, "grows", s->grows);
     json_u64(w, "trims", s->trims);
     json_u64(w, "va_handed_out_bytes", s->va_handed_out_bytes);
+    json_u64(w, "quarantined_bytes", s->quarantined_bytes);
 }
 
 /* null where nothing ended the replay early. */

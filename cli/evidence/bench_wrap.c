@@ -2,7 +2,10 @@
 /*
  * bench_wrap.c - `moonbright bench wrap`: always-fresh addresses from a ring of 256 GB, gone
  * through several times: what the operation that wraps costs, how often the device is flushed,
- * and how much page-table memory the addresses need.
+ * how many addresses wait for that, and how much page-table memory they need.
+ *
+ * RECLAIM  An operation that flushes shows it by one invalidate more than its unmap needs. What
+ *          such operations take beyond the mean of the others is the cost of reclaiming.
  */
 #include "evidence.h"
 #include "run.h"
@@ -11,19 +14,57 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { CURVE_POINTS = 64 }; /* of the quarantine, in the first round through the ring */
+
+/* Of operations that flush, or of those that do not. */
+struct spent {
+    uint64_t count, host_ns, complete_ns;
+};
+
 struct wrap {
     struct bench_run *run;
+    const char *policy;
     uint64_t ring, bytes;
     struct histogram host, complete, wrapping; /* of those during which an epoch passed */
-    uint64_t tables_most, epochs;
+    struct spent plain, flushing;
+    uint64_t tables_most, quarantine_most, epochs, invalidates;
+    uint64_t next_point; /* of the curve: addresses handed out */
 };
+
+static void note(struct wrap *w, const struct mb_stats *stats, uint64_t host, uint64_t complete)
+{
+    bool flushed = stats->invalidates > w->invalidates + 1;
+    struct spent *spent = flushed ? &w->flushing : &w->plain;
+
+    spent->count++;
+    spent->host_ns += host;
+    spent->complete_ns += complete;
+    w->invalidates = stats->invalidates;
+    histogram_add(stats->epochs > w->epochs ? &w->wrapping : &w->complete, complete);
+    w->epochs = stats->epochs;
+    if (stats->table_bytes > w->tables_most)
+        w->tables_most = stats->table_bytes;
+}
+
+/* As it stands between two operations. */
+static void note_quarantine(struct wrap *w, const struct mb_stats *stats)
+{
+    if (stats->quarantined_bytes > w->quarantine_most)
+        w->quarantine_most = stats->quarantined_bytes;
+    if (stats->va_handed_out_bytes >= w->next_point && w->next_point <= w->ring) {
+        bench_add(w->run, "wrap", "quarantine", w->policy, "now", "bytes",
+                  (double)stats->va_handed_out_bytes, "bytes", (double)stats->quarantined_bytes,
+                  "");
+        w->next_point += w->ring / CURVE_POINTS;
+    }
+}
 
 /* From the reservation to the addresses' return; an epoch may pass in any of the calls. */
 static enum mb_err one(struct wrap *w, struct mb_map_op *op)
 {
     struct bench_run *run = w->run;
     struct mb_stats stats;
-    uint64_t start = mb_clock_ns(run->dev), back, done;
+    uint64_t start = mb_clock_ns(run->dev), back, returned, done;
     enum mb_err err = mb_mem_reserve(run->dev, w->bytes, 0, &op->va);
 
     op->kind = MB_MAP;
@@ -35,6 +76,7 @@ static enum mb_err one(struct wrap *w, struct mb_map_op *op)
         err = mb_mem_map_async(run->dev, op, 1, run->stream);
     if (!err)
         err = mb_mem_unreserve(run->dev, op->va, w->bytes);
+    returned = mb_clock_ns(run->dev);
     if (!err)
         err = mb_stream_sync(run->dev, run->stream);
     done = mb_clock_ns(run->dev);
@@ -43,16 +85,45 @@ static enum mb_err one(struct wrap *w, struct mb_map_op *op)
     if (err)
         return err;
     histogram_add(&w->host, back - start);
-    histogram_add(stats.epochs > w->epochs ? &w->wrapping : &w->complete, done - start);
-    w->epochs = stats.epochs;
-    if (stats.table_bytes > w->tables_most)
-        w->tables_most = stats.table_bytes;
+    note(w, &stats, returned - start, done - start);
+    note_quarantine(w, &stats);
     return MB_OK;
 }
 
-static enum mb_err tell(struct wrap *w, const char *policy)
+/* Of the operations that flush beyond the others, for one round through the ring. */
+static double beyond_us(const struct wrap *w, uint64_t plain_ns, uint64_t flushing_ns)
+{
+    double rounds =
+        (double)(w->plain.count + w->flushing.count) * (double)w->bytes / (double)w->ring;
+
+    if (!w->plain.count)
+        return NAN;
+    return ((double)flushing_ns -
+            (double)plain_ns / (double)w->plain.count * (double)w->flushing.count) /
+           rounds / 1e3;
+}
+
+static void tell_reclaim(struct wrap *w)
 {
     struct bench_run *run = w->run;
+    double ring = (double)w->ring;
+    double rounds = (double)(w->plain.count + w->flushing.count) * (double)w->bytes / ring;
+
+    bench_add(run, "wrap", "quarantine", w->policy, "most", "bytes", ring, "bytes",
+              (double)w->quarantine_most, "");
+    bench_add(run, "wrap", "reclaim", w->policy, "flushes a round", "", ring, "bytes",
+              (double)w->flushing.count / rounds, "");
+    bench_add(run, "wrap", "reclaim", w->policy, "host, a round", "us", ring, "bytes",
+              beyond_us(w, w->plain.host_ns, w->flushing.host_ns),
+              "all operations of a round that flush, beyond the mean of the others");
+    bench_add(run, "wrap", "reclaim", w->policy, "complete, a round", "us", ring, "bytes",
+              beyond_us(w, w->plain.complete_ns, w->flushing.complete_ns), "as above");
+}
+
+static enum mb_err tell(struct wrap *w)
+{
+    struct bench_run *run = w->run;
+    const char *policy = w->policy;
     struct figure f = bench_figure(run, "wrap", "map and unmap 2 GiB", policy, run->modelled);
     double ring = (double)w->ring, tables;
     const char *note;
@@ -81,6 +152,7 @@ static enum mb_err tell(struct wrap *w, const char *policy)
               tables, note);
     bench_add(run, "wrap", "page-table memory per ring byte", policy, "value", "%", ring, "bytes",
               100 * tables / ring, note);
+    tell_reclaim(w);
     return MB_OK;
 }
 
@@ -92,7 +164,7 @@ static enum mb_err go_round(struct bench_run *run, uint64_t ring, const char *po
     char config[96];
     enum mb_err err;
 
-    w = (struct wrap){.run = run, .ring = ring, .bytes = (uint64_t)2 << 30};
+    w = (struct wrap){.run = run, .policy = policy, .ring = ring, .bytes = (uint64_t)2 << 30};
     snprintf(config, sizeof(config), "%s,window_space:%llu", policy, (unsigned long long)ring);
     err = bench_run_open(run, config);
     if (!err)
@@ -102,7 +174,7 @@ static enum mb_err go_round(struct bench_run *run, uint64_t ring, const char *po
     for (uint64_t i = 0; !err && i < rounds; i++)
         err = one(&w, &op);
     if (!err)
-        err = tell(&w, policy);
+        err = tell(&w);
     if (!err)
         err = mb_mem_release(run->dev, op.mem);
     bench_run_close(run);

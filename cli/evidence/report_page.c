@@ -60,6 +60,8 @@ static const struct chart_spec degrade_charts[] = {
      false, NAN},
 };
 static const struct chart_spec wrap_charts[] = {
+    {PART_LINES, "wrap", "quarantine", "now", BY_HOW,
+     "Addresses that wait for a flush, over addresses handed out, in one round", false, false, NAN},
     {PART_BARS, "wrap", "map and unmap 2 GiB", NULL, BY_BOTH, "With and without an epoch's end",
      true, false, NAN},
 };
@@ -157,8 +159,8 @@ const struct section_spec report_sections[] = {
      {"budget", NULL}},
     {"wrap",
      "Epoch wrap",
-     "Always-fresh addresses from a ring of 256 GB, gone through several "
-     "times.",
+     "Always-fresh addresses from a ring of 256 GB, gone through several times: what waits for a "
+     "flush, what the flushes cost, and how much page-table memory the addresses need.",
      wrap_charts,
      SPECS(wrap_charts),
      {"wrap", NULL}},

@@ -88,6 +88,7 @@ static void put_own(struct writer *w, const struct mb_device *dev, const struct 
     pair(w, "moonbright.entries_written", "", stats->entries_written);
     pair(w, "moonbright.invalidates", "", stats->invalidates);
     pair(w, "moonbright.va_handed_out_bytes", "", stats->va_handed_out_bytes);
+    pair(w, "moonbright.quarantined_bytes", "current", stats->quarantined_bytes);
 }
 
 static void put_all(struct writer *w, struct mb_device *dev, const struct mb_stats *stats)

@@ -223,6 +223,7 @@ static void add_vm(struct mb_device *dev, struct mb_stats *out)
     out->invalidates = vm.invalidates;
     out->epochs = vm.epochs;
     out->va_handed_out_bytes = vm.va_handed_out_bytes;
+    out->quarantined_bytes = vm.quarantined_bytes;
     out->wrong_words = hw.wrong_words - dev->counters.own_wrong_words;
     out->wrong_accesses = hw.wrong_accesses;
     out->faults = hw.faults;

@@ -144,6 +144,12 @@ run 0 bench churn --backend sim --hours 1 --rate 300 --json
 json 'all(f["value"] == 0 for f in r["figures"] if f["what"] in ("allocations failed", "wrong accesses"))'
 json 'any(f["what"] == "requests served" and f["value"] > 100 for f in r["figures"])'
 run 2 bench churn --hours 0
+run 0 bench wrap --backend sim --ring 64GiB --json
+# Fresh addresses wait for a flush, an eighth of the ring at most and what is under way; with invalidates of their own none wait.
+json '(w := {(f["what"], f["how"], f["metric"]): f["value"] for f in r["figures"]}) and (
+      8 << 30 <= w["quarantine", "policy:fresh", "most"] <= 12 << 30 and w["reclaim", "policy:fresh", "flushes a round"] >= 6 and
+      w["reclaim", "policy:fresh", "host, a round"] > 0 and w["reclaim", "policy:inline", "flushes a round"] == 0)'
+json 'len([f for f in r["figures"] if f["metric"] == "now" and f["how"] == "policy:fresh"]) >= 30'
 run 0 bench wrap --backend sim --ring 8GiB
 says out "«modelled»"
 run 0 bench latency --backend sim --quick --threads --json
