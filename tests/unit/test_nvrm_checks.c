@@ -58,6 +58,7 @@ TEST(the_gpu_must_be_alone)
     expect(&c, NVRM_VERDICT_OK, "");
     mb__nvrm_decide_exclusive(two, 2, 42, FIRST_PID_NS, &c);
     expect(&c, NVRM_VERDICT_REFUSED, "1 other process on this GPU (pid 77)");
+    expect(&c, NVRM_VERDICT_REFUSED, "force:yes"); /* what to do about it, as it is written */
     mb__nvrm_decide_exclusive(three, 3, 42, FIRST_PID_NS, &c);
     expect(&c, NVRM_VERDICT_REFUSED, "2 other processes on this GPU (pid 5, ...)");
     mb__nvrm_decide_exclusive(own, 1, 42, "pid:[4026532201]", &c);

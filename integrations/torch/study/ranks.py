@@ -19,6 +19,15 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(_
 from ports import free_port, meet  # noqa: E402
 
 
+def held(device):
+    """What MoonBright holds on the rank's own GPU. Asking for another one's would open that: a context on a peer's GPU."""
+    import moonbright
+    own = moonbright.device(device)
+    own.check()
+    stats = own.stats()
+    return f"{own.tables}: {stats['requested_peak_bytes']:,} of {stats['reserved_peak_bytes']:,} bytes"
+
+
 def train(rank, world, backend, share, cpu):
     if not cpu:
         import moonbright
@@ -26,6 +35,8 @@ def train(rank, world, backend, share, cpu):
     import torch
     import torch.distributed as dist
     device = torch.device("cpu") if cpu else torch.device("cuda", 0 if share else rank)
+    if not cpu:
+        torch.cuda.set_device(device)  # else what names no device, of PyTorch or NCCL, goes to GPU 0
     dist.init_process_group("gloo" if cpu else backend, rank=rank, world_size=world)
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(256, 1024), torch.nn.GELU(), torch.nn.Linear(1024, 1)).to(device)
@@ -47,14 +58,8 @@ def train(rank, world, backend, share, cpu):
         total, sums = total.to(device), [value.to(device) for value in sums]
     dist.all_gather(sums, total)
     same = all(float(value) == float(total) for value in sums)
-    held = ""
-    if not cpu:
-        import moonbright
-        device_of_rank = moonbright.device()
-        device_of_rank.check()
-        stats = device_of_rank.stats()
-        held = f", {device_of_rank.tables}: {stats['requested_peak_bytes']:,} of {stats['reserved_peak_bytes']:,} bytes"
-    print(f"rank {rank} of {world}: loss {float(loss.detach()):.4f}, weights {'equal' if same else 'DIFFER'}{held}", flush=True)
+    print(f"rank {rank} of {world}: loss {float(loss.detach()):.4f}, weights {'equal' if same else 'DIFFER'}"
+          f"{'' if cpu else ', ' + held(device)}", flush=True)
     dist.barrier()  # gloo aborts a rank whose peer is gone before the last exchange has ended on both sides
     dist.destroy_process_group()
     return same

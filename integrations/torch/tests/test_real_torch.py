@@ -14,6 +14,7 @@ import unittest
 PACKAGE = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("MB_BUILD_DIR", ""))
 PYTHON = os.environ.get("MB_TORCH_PYTHON", sys.executable)
+STUDY = PACKAGE / "study"
 PROLOGUE = """
 import ctypes, os, sys
 import moonbright, torch
@@ -56,7 +57,7 @@ if probe.stdout.strip() == "None":
 
 class RealTorch(unittest.TestCase):
     def run_case(self, code, **environment):
-        env = {**os.environ, "PYTHONPATH": str(PACKAGE), "MOONBRIGHT": "backend:sim,device_memory:512m",
+        env = {**os.environ, "PYTHONPATH": f"{PACKAGE}:{STUDY}", "MOONBRIGHT": "backend:sim,device_memory:512m",
                "MOONBRIGHT_LIBRARY_PATH": str(BUILD / "lib"), "THROWING": str(BUILD / "tests" / "libthrowing.so"),
                **environment}
         done = subprocess.run([PYTHON, "-c", PROLOGUE + code], capture_output=True, text=True, env=env)
@@ -197,6 +198,30 @@ refused("software GPU", lambda: moonbright.enable())
 del os.environ["MOONBRIGHT"]
 refused("cannot serve CUDA here", lambda: moonbright.enable())
 assert torch.cuda.memory.get_allocator_backend() == "native" and not moonbright.enabled()
+""")
+
+    def test_figures_are_of_the_device_that_was_meant(self):
+        """Two devices, and only the second one is used: no figure is of the first, and nothing opens that."""
+        self.run_case("""
+from unittest import mock
+import ranks
+enable()
+pointer = malloc(4 << 20, 1)
+assert ranks.held(torch.device("cuda", 1)).startswith("simulated: 4,194,304 of "), ranks.held(torch.device("cuda", 1))
+with mock.patch.object(torch.cuda, "is_initialized", lambda: True), \\
+        mock.patch.object(torch.cuda, "current_device", lambda: 1):
+    for device in (None, 1, "cuda", "cuda:1", torch.device("cuda"), torch.device("cuda", 1)):
+        assert moonbright.memory_stats(device)["allocated_bytes.all.current"] == 4 << 20, device
+        assert moonbright.device(device).ordinal == 1
+    assert sum(block["size"] for segment in moonbright.memory_map() for block in segment["blocks"]
+               if block["state"] == "active_allocated") == 4 << 20
+    moonbright.set_memory_cap(8 << 20)
+    assert moonbright.device(1).default_pool.get("limit") == 8 << 20
+    free(pointer, 4 << 20, 1)
+    moonbright.reset_peaks()
+    assert moonbright.memory_stats(1)["allocated_bytes.all.peak"] == 0
+unused = ctypes.c_void_p()
+refused("MB_ERR_NOT_FOUND", lambda: _lib.call_plugin("mb_torch_device_if_open", 0, ctypes.byref(unused)))
 """)
 
     def test_settings_of_the_other_allocator_are_told(self):

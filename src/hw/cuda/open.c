@@ -291,7 +291,9 @@ static enum mb_err choose_tables(struct mb_cuda *dev, const char *wanted, enum m
     if (wanted)
         return mb__fail_in(err, "tables:%s is not possible", wanted);
     snprintf(dev->tables_reason, sizeof(dev->tables_reason), "%s", mb_error_detail());
-    mb__log(MB_LOG_INFO, "cuda", "device tables are off: %s", dev->tables_reason);
+    /* A rank that finds another process on its GPU can change that; a user without root cannot. */
+    mb__log(err == MB_ERR_BUSY ? MB_LOG_WARN : MB_LOG_INFO, "cuda", "driver tables: %s",
+            dev->tables_reason);
     return open_driver_tables(dev, total);
 }
 

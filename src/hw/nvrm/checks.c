@@ -87,7 +87,7 @@ void mb__nvrm_decide_exclusive(const uint32_t *pids, uint32_t count, uint32_t se
     if (others) {
         snprintf(text, sizeof text,
                  "%u other process%s on this GPU (pid %u%s); device tables need it alone: stop "
-                 "them, or force sharing at your own risk",
+                 "them, or share it with force:yes at your own risk",
                  others, others == 1 ? "" : "es", first, others == 1 ? "" : ", ...");
         refuse(out, text);
     } else if (!pid_ns || strcmp(pid_ns, FIRST_PID_NAMESPACE) != 0) {
