@@ -8,6 +8,7 @@
  *        tests     {"what": "run", "gpu": ..}, then lines {"what", "how", "entries", "host_us", ..}
  *        replay    {"trace", "policy", "efficiency", "malloc": {..}, ..}
  *        probe     {"facts": [..]}, or a profile: text that begins with moonbright-profile
+ *        samples   {"what": "sample", "name", "vendor_us", ..}, then {"what": "samples", ..}
  *        litmus    {"programs": [..]}
  *        figures   what `bench all` and the benches of evidence/ write
  *        other     any object that tells its bench or command: its numbers by their own names
@@ -597,7 +598,7 @@ static bool add_object(struct loader *l, const struct json_value *root)
             add_kv(l, root);
         else if (strcmp(what, "torch-study") == 0)
             load_study(l, root);
-        else
+        else if (!load_sample(l, root))
             add_test_line(l, root);
     } else {
         return add_other(l, root);

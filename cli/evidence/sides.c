@@ -193,6 +193,16 @@ static const struct spec specs[] = {
     SERVED("beam search tokens over vLLM"),
     SAVED("allocation time saved, mean"),
     SAVED("allocation time saved, most"),
+    {"time in allocation calls, all programs run",
+     "suite",
+     "all programs run",
+     "in allocation calls",
+     NAN,
+     NULL,
+     {"cudaMalloc and its like, driver", NULL},
+     NOWHERE,
+     NOWHERE,
+     false},
 };
 _Static_assert(SPECS(specs) <= SIDES_MAX, "every row has its place");
 

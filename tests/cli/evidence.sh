@@ -260,6 +260,16 @@ run 2 bench all --json - --backend nonsense
 says err "possible on sim and cuda"
 run 2 bench all --html - --include
 run 2 bench all --no-run --html - --include "$WORK/missing.json"
+# NVIDIA's samples: published, the driver, MoonBright; a program that is wrong counts nowhere, one that fails anyway says nothing.
+run 0 bench all --no-run --json "$WORK/out" --html "$WORK/page.html" --include "$SOURCE/tests/data/samples.jsonl"
+json '(s := {row["what"]: row for row in r["side_by_side"]}) and (
+      s["allocation time saved, mean"]["published"] == 76.5 and abs(s["allocation time saved, mean"]["moonbright"] - 82.5) < 1e-6 and
+      s["allocation time saved, most"]["published"] == 99.3 and abs(s["allocation time saved, most"]["moonbright"] - 90) < 1e-6 and
+      (t := s["time in allocation calls, all programs run"]) and (t["stock"], t["moonbright"], t["ratio"]) == (600, 120, 5) and
+      t["machine"] == "NVIDIA H200")'
+json '{(f["what"], f["metric"]) for f in r["figures"] if f["unit"] == "failures" and f["value"]} >= {("scan", "wrong"),
+      ("programs that are wrong", "total")} and not [f for f in r["figures"] if f["what"] == "simpleGL"]'
+grep -qF "2 of the 1,013 programs, all of NVIDIA" "$WORK/page.html" || fail "the page does not tell how many programs are covered"
 # A profile that was cut off, in a value or behind one.
 run 0 probe --backend sim -o "$WORK/whole.profile"
 run 0 bench all --no-run --json - --include "$WORK/whole.profile"

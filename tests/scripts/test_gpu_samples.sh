@@ -48,7 +48,8 @@ expect_text "not run: clock fails on the driver: no library"
 [[ $output =~ dwtHaar1D\ +yes ]] || fail "a program does not find what it reads: $output"
 python3 - "$scratch/out.jsonl" "$count" <<'END' || fail "$(tail -1 "$scratch/out.jsonl")"
 import json, sys
-*rows, summary = map(json.loads, open(sys.argv[1], encoding="utf-8"))
+about, *rows, summary = map(json.loads, open(sys.argv[1], encoding="utf-8"))
+assert about["what"] == "run" and about["gpu"] and about["driver"] and about["time"]
 count = int(sys.argv[2])
 assert len(rows) == count and summary["fail_on_the_driver"] == ["clock"]
 assert (summary["programs"], summary["right"]) == (count - 1, count - 2)
