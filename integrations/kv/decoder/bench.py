@@ -5,7 +5,7 @@
     python3 -m decoder.bench --out FILE [--experiments check,layout,attach,prefix,beam,long,serve]
             [--caches moonbright,cuda-vmm,paged,concat,moonbright-flashinfer,...] [--model llama-3-8b]
             [--tables inline] [--seconds 60] [--total SECONDS] [--repeats 3] [--eager] [--trace FILE] [--stretch 3]
-            [--commit TEXT] [--device cpu]
+            [--group-layers N] [--commit TEXT] [--device cpu]
 
 Every experiment runs on every cache, in this process, with the same weights, and stops by itself after --seconds per
 cache, or its own (prefix:26,long:30): a point that would not fit, by what the points before took, is left out, which a
@@ -246,7 +246,7 @@ class Bench:
         tokens = 64 if self.cpu else 8192
 
         def run(kind, _until):
-            if kind not in RANGES:
+            if place_of(kind) not in RANGES:
                 return
             for group in (1, 8, self.shape.layers):
                 if self.shape.layers % group:
@@ -315,6 +315,12 @@ class Bench:
         spent = time.perf_counter() - begin
         return seq, 1e3 * spent, 1e3 * cache.spent, hit, self.mapped(cache) - before
 
+    def grouped(self, cache):
+        """How ranges were laid out, where --group-layers chose it."""
+        if self.o.group_layers and isinstance(cache, caches.Ranges):
+            return {"group_layers": cache.kv.shape.group_layers}
+        return {}
+
     @staticmethod
     def mapped(cache):
         return cache.kv.stats().mapped_pages if isinstance(cache, caches.Ranges) else 0
@@ -364,7 +370,7 @@ class Bench:
                     self.tell("prefix", kind, tokens=tokens, share=share, left_out="time")
                     continue
                 if not cache:
-                    cache = self.make(kind, tokens + 64, 4, worth=3)
+                    cache = self.make(kind, tokens + 64, 4, worth=3, group_layers=self.o.group_layers)
                     self.touch(cache, tokens + 64, 3)
                 begin = time.monotonic()
                 rows = self.prefix_point(cache, tokens, share, first + repeats)[first:]
@@ -372,7 +378,7 @@ class Bench:
                 middle = sorted(rows)[len(rows) // 2]
                 self.tell("prefix", kind, tokens=tokens, share=share, hit=middle[2], computed=tokens - middle[2],
                           ttft_ms=middle[0], inside_cache_ms=middle[1], mapped_pages=middle[3],
-                          all_ms=[round(r[0], 3) for r in rows])
+                          **self.grouped(cache), all_ms=[round(r[0], 3) for r in rows])
             if cache:
                 self.drop(cache)
 
@@ -392,7 +398,7 @@ class Bench:
     def beam_point(self, kind, batch, width, until):
         prompt, warm, count = (40, 2, 6) if self.cpu else (512, 4, 32)
         longest = prompt + warm + count + 2
-        cache = self.make(kind, longest, width * batch)
+        cache = self.make(kind, longest, width * batch, group_layers=self.o.group_layers)
         # Prompts are shared, and each beam has some 60 tokens of its own.
         self.touch(cache, longest, min(width * batch, batch + width * batch * 64 // longest + 1))
         prompts, marks = [self.text(prompt).tolist() for _ in range(batch)], []
@@ -411,7 +417,7 @@ class Bench:
         self.tell("beam", kind, width=width, batch=batch, prompt=prompt, steps=steps,
                   tokens_per_s=batch * steps / spent, step_ms=1e3 * spent / steps,
                   inside_cache_ms=1e3 * (marks[-1][2] - marks[0][2]) / steps,
-                  copies=copied and copied[0], copied_bytes=copied and copied[1])
+                  **self.grouped(cache), copies=copied and copied[0], copied_bytes=copied and copied[1])
         self.drop(cache)
 
     @staticmethod
@@ -585,6 +591,8 @@ def main():
     parser.add_argument("--eager", action="store_true", help="no recordings as CUDA graphs")
     parser.add_argument("--stretch", type=float, default=3, help="of arrival times, as one GPU cannot carry the trace")
     parser.add_argument("--trace", default=str(HERE.parent.parent / "data/serving/mooncake-conversation.jsonl.gz"))
+    parser.add_argument("--group-layers", type=int, default=0,
+                        help="layers that share a range in prefix and beam (0: the library chooses; layout tries several)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--commit", default="unknown")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
@@ -595,6 +603,10 @@ def main():
     for name in options.caches.split(","):
         if name not in KINDS:
             parser.error(f"--caches: {name} is none of {', '.join(KINDS)}")
+    layers = llama.SHAPES[options.model].layers
+    if options.group_layers < 0 or options.group_layers and layers % options.group_layers:
+        parser.error(f"--group-layers: {options.group_layers} does not divide the {layers} layers of {options.model}; "
+                     "a divisor is allowed, or 0")
     try:
         options.plan = planned(options.experiments, options.seconds)
     except ValueError as error:

@@ -21,12 +21,13 @@ LIBRARY = str(pathlib.Path(sys.argv[1]).resolve())
 PLAIN = {"moonbright", "cuda-vmm"}
 RANGES = PLAIN | {"moonbright-flashinfer", "cuda-vmm-flashinfer"}
 KINDS = RANGES | {"paged", "paged-flashinfer", "concat"}
-WANTED = {"check": KINDS, "layout": PLAIN, "attach": PLAIN, "prefix": KINDS, "beam": KINDS, "long": KINDS,
+WANTED = {"check": KINDS, "layout": RANGES, "attach": PLAIN, "prefix": KINDS, "beam": KINDS, "long": KINDS,
           "serve": KINDS}
 
 
-def run(*arguments, flashinfer=HERE / "tests/fake", **variables):
-    """The lines of one run, without the one that says what was run. FlashInfer is one that a CPU can run."""
+def run(*arguments, flashinfer=HERE / "tests/fake", status=0, **variables):
+    """The lines of one run, without the one that says what was run; of a refused one (`status`) what it wrote.
+    FlashInfer is one that a CPU can run."""
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "lines.jsonl"
         command = [sys.executable, "-m", "decoder.bench", "--device", "cpu", "--model", "tiny", "--out", out]
@@ -36,7 +37,9 @@ def run(*arguments, flashinfer=HERE / "tests/fake", **variables):
         if done.returncode == 77:
             print(done.stdout.strip().splitlines()[-1])
             sys.exit(77)
-        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.returncode == status, done.stdout + done.stderr
+        if status:
+            return done.stderr
         lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
         return [line for line in lines if line["what"] != "run"]
 
@@ -100,7 +103,22 @@ def check_no_flashinfer():
     print("ok   FlashInfer refuses a step: told, and the others run")
 
 
+def check_group_layers():
+    """A layout that is asked for is what prefix and beam run on, and their lines say it; another number is refused."""
+    for layers in (1, 3):
+        lines = run("--seconds", "2", "--experiments", "prefix,beam", "--group-layers", str(layers), "--caches",
+                    "moonbright,moonbright-flashinfer,paged")
+        for what in ("prefix", "beam"):
+            told = {line["cache"]: line.get("group_layers") for line in lines
+                    if line["what"] == what and "left_out" not in line and "failed" not in line}
+            assert told == {"moonbright": layers, "moonbright-flashinfer": layers, "paged": None}, lines
+    refused = run("--group-layers", "2", status=2)
+    assert "2 does not divide the 3 layers of tiny" in refused, refused
+    print("ok   --group-layers: ranges are laid out so, and told")
+
+
 check_all()
 check_no_time()
+check_group_layers()
 check_no_flashinfer()
 print("PASS: bench_check")
