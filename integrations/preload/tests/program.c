@@ -14,6 +14,7 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -574,22 +575,22 @@ static void *first_alloc(void *user)
     return NULL;
 }
 
-/* $FIFO is the profile that $MOONBRIGHT names: the device opens as long as nothing is written into
- * it. A child of that time has none of the locks that the opening thread holds. */
+/* $LOCKED is the registry that $MOONBRIGHT names: the device opens as long as it is locked. A child
+ * of that time has none of the locks that the opening thread holds. */
 static void fork_opening(void)
 {
-    const char *path = getenv("FIFO");
-    int status = -1, fifo = -1;
+    const char *path = getenv("LOCKED");
+    int status = -1, locked;
     cu_ptr ptr = 0, mine = 0;
     pthread_t opener;
     pid_t child;
 
     MUST(path);
+    locked = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    MUST(locked >= 0 && !flock(locked, LOCK_EX));
     OK(pthread_create(&opener, NULL, first_alloc, &ptr));
-    while (fifo < 0) {
-        fifo = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+    while (!is_waited_for(locked))
         usleep(1000);
-    }
     child = fork();
     MUST(child >= 0);
     if (!child) {
@@ -599,8 +600,9 @@ static void fork_opening(void)
         _exit(0);
     }
     MUST(waitpid(child, &status, 0) == child && status == 0);
-    MUST(!close(fifo));
-    OK(pthread_join(opener, NULL)); /* an empty profile: the driver serves */
+    MUST(!flock(locked, LOCK_UN));
+    OK(pthread_join(opener, NULL));
+    MUST(!close(locked));
     OK(cu.cuMemFree_v2(ptr));
 }
 

@@ -120,4 +120,7 @@ void fake_cuda_break(int result);
 
 #define MIB ((size_t)1 << 20)
 
+/* Whether somebody waits for a lock of the file. */
+bool is_waited_for(int fd);
+
 #endif

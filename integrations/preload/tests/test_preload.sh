@@ -75,8 +75,7 @@ if timeout 5 env LD_PRELOAD="$library" MOONBRIGHT=tables:driver,growth:tight "$p
 fi
 run direct sim MOONBRIGHT=backend:sim
 run proc sim MOONBRIGHT=backend:sim
-mkfifo "$work/fifo"
-run direct fork_opening MOONBRIGHT="backend:sim,profile:$work/fifo" FIFO="$work/fifo"
+run direct fork_opening MOONBRIGHT="backend:sim,registry:$work/locked" LOCKED="$work/locked"
 run direct home
 says "set MOONBRIGHT_PRELOAD=ipc"
 
