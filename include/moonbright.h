@@ -476,10 +476,10 @@ struct mb_stats {
     uint64_t stitched_blocks, stitches, grows, trims;
     uint64_t map_batches, entries_written, unmap_batches, invalidates, epochs;
     uint64_t va_handed_out_bytes; /* sum over time */
-    uint64_t quarantined_bytes;   /* addresses that wait for a flush before they are used again */
     uint64_t wrong_words;         /* mb_verify_async mismatches */
     uint64_t wrong_accesses;      /* oracle of the software GPU: stale or foreign translations */
     uint64_t faults;              /* accesses to invalid entries */
+    uint64_t quarantined_bytes;   /* addresses that wait for a flush before they are used again */
     struct mb_latency malloc_latency, free_latency, map_latency;
 };
 MB_API enum mb_err mb_stats_get(mb_device dev, struct mb_stats *out);

@@ -8,6 +8,8 @@ MAP, ALIAS, UNMAP, PROTECT = range(4)
 NOT_SUPPORTED, BUSY = 9, 7
 POOL_KEEP = 9
 WRONG_WORDS = 24
+STATS_WORDS = 28 + 18
+MARK = 0x5a5a5a5a5a5a5a5a
 
 pointer, u64 = ctypes.c_void_p, ctypes.c_uint64
 
@@ -105,8 +107,11 @@ class Device:
 
     def wrong_words(self):
         """struct mb_stats: 64-bit words all through; the wrong words are the 25th."""
-        words = (u64 * (27 + 18))()
+        words = (u64 * (STATS_WORDS + 1))()
+        words[STATS_WORDS] = MARK
         self.call("mb_stats_get", words)
+        if words[STATS_WORDS] != MARK:
+            sys.exit("struct mb_stats has grown: STATS_WORDS here has to follow it")
         return words[WRONG_WORDS]
 
 

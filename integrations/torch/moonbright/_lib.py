@@ -35,7 +35,7 @@ class Stats(ctypes.Structure):
         "frames_used_peak_bytes", "reserved_bytes", "reserved_peak_bytes", "overhead_bytes", "table_bytes",
         "live_blocks", "malloc_calls", "free_calls", "failed_requests", "stitched_blocks", "stitches", "grows",
         "trims", "map_batches", "entries_written", "unmap_batches", "invalidates", "epochs", "va_handed_out_bytes",
-        "quarantined_bytes", "wrong_words", "wrong_accesses", "faults")] + [
+        "wrong_words", "wrong_accesses", "faults", "quarantined_bytes")] + [
         (name, Latency) for name in ("malloc_latency", "free_latency", "map_latency")]
 
 
