@@ -111,7 +111,7 @@ class Device:
         words[STATS_WORDS] = MARK
         self.call("mb_stats_get", words)
         if words[STATS_WORDS] != MARK:
-            sys.exit("struct mb_stats has grown: STATS_WORDS here has to follow it")
+            raise SystemExit("struct mb_stats has grown: STATS_WORDS here has to follow it")
         return words[WRONG_WORDS]
 
 
