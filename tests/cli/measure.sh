@@ -4,7 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 for bench in map unmap remap alias protect alloc beside; do
-    sized=(--sizes 2MiB,64MiB --samples 3)
+    sized=(--sizes "2MiB,64MiB" --samples 3)
     [ "$bench" != beside ] || sized=()
     run 0 bench "$bench" --backend sim "${sized[@]}" --json
     json 'r["rows"] and r["command"] and r["device"] and r["backend"] == "sim"'
