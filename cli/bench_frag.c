@@ -35,7 +35,7 @@ static const char *const bundled[] = {"densenet161", "gpt2", "llama-recompute",
 struct frag {
     struct device_options device;
     const char *policies; /* as typed, joined by + */
-    const char *commit;   /* of the tree that was built, for the record; NULL: not told */
+    const char *commit;   /* of the tree that was built, for the JSON; NULL: not told */
     uint64_t limit_bytes;
     unsigned streams, ordinal;
     bool as_json;

@@ -346,7 +346,7 @@ const struct cli_command cli_bench_hot = {
             "  --live N            blocks that each thread holds (default 1: free at once)\n"
             "  --milliseconds N    for each line (default 50)\n"
             "  --no-vendor         leave the vendor's pool out\n"
-            "  --commit TEXT       of the tree that was built, for the record\n"
+            "  --commit TEXT       of the tree that was built, for the JSON\n"
             "  --json              one JSON object instead of a table\n",
     .run = run,
 };

@@ -122,7 +122,7 @@ static int run(const struct cli_command *command, int argc, char **argv)
 
 #define OTHER_OPTIONS                                                                              \
     "  --no-vendor         leave the vendor's own calls out\n"                                     \
-    "  --commit TEXT       of the tree that was built, for the record\n"                           \
+    "  --commit TEXT       of the tree that was built, for the JSON\n"                             \
     "  --json              one JSON object instead of a table\n\n"                                 \
     "Times in microseconds: host, the calling thread is blocked; complete, until the stream has\n" \
     "passed it; used, until a kernel behind it has touched every page. Every timed mapping "       \
@@ -170,7 +170,7 @@ const struct cli_command cli_bench_host = {
         "  --samples N         per line (default 200)\n"
         "  --device-memory N   size of the software GPU's memory\n"
         "  --seed N            of the frame lists (default 1)\n"
-        "  --commit TEXT       of the tree that was built, for the record\n"
+        "  --commit TEXT       of the tree that was built, for the JSON\n"
         "  --json              one JSON object instead of a table\n\n"
         "Real time in microseconds that public calls block the calling thread on a device that\n"
         "takes batches and executes none; the last column is nanoseconds a page.\n\n"

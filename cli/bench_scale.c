@@ -471,7 +471,7 @@ const struct cli_command cli_bench_scale = {
         "  --samples N         per line (default 5)\n"
         "  --seed N            of the frame lists (default 1)\n"
         "  --no-vendor         leave the vendor's own calls out\n"
-        "  --commit TEXT       of the tree that was built, for the record\n"
+        "  --commit TEXT       of the tree that was built, for the JSON\n"
         "  --json              one JSON object instead of a table\n\n"
         "Every timed turn begins on all devices together. A line shows the slowest device; its "
         "note\n"

@@ -641,7 +641,7 @@ const struct cli_command cli_bench_all = {
             "                      budget, probe, litmus, scale\n"
             "  --no-run            only what --include brings\n"
             "  --quick             fewer samples, sizes and traces\n"
-            "  --commit TEXT       of the tree that was built, for the record\n"
+            "  --commit TEXT       of the tree that was built, for page and JSON\n"
             "  --quiet             no progress; what fails or is not possible is told\n\n"
             "Each bench runs in a process of its own. Exit status 1: a bench failed; the page says "
             "which.\n",

@@ -299,7 +299,7 @@ const struct cli_command cli_bench_driver = {
             "involved.\n\n"
             "  --backend cuda      the only one\n"
             "  --device N          which GPU, from 0\n" BENCH_RUN_QUICK_HELP
-            "  --commit TEXT       of the tree that was built, for the record\n"
+            "  --commit TEXT       of the tree that was built, for the JSON\n"
             "  --json              one JSON object instead of a table\n",
     .run = run,
 };

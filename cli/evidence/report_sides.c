@@ -83,12 +83,12 @@ void sides_html(FILE *out, const struct figures *set)
           out);
     for (unsigned i = 0; i < count; i++)
         row(out, set, &sides[i]);
-    fputs(
-        "</tbody></table></div>\n<p class=\"meta\">* Mappings: a handle for every 2 MB. "
-        "Allocations: cuMemAlloc; for the pair, the driver’s warm pool. Memory held: PyTorch’s "
-        "default, as recorded. † One handle for all; the driver’s warm pool; expandable segments. "
-        "A ratio compares figures of one machine, one kind and one file, and is how many times "
-        "better MoonBright is; memory held does not depend on the machine. Published figures are "
-        "of another machine and only stand beside. «not run»: no result is here.</p>\n",
-        out);
+    fputs("</tbody></table></div>\n<p class=\"meta\">* Mappings: a handle for every 2 MB. "
+          "Allocations: cuMemAlloc; for the pair, the driver’s warm pool. Programs: the driver’s "
+          "allocation calls. Memory held: PyTorch’s default, as recorded. † One handle for all; "
+          "the driver’s warm pool; expandable segments. "
+          "A ratio compares figures of one machine, one kind and one file, and is how many times "
+          "better MoonBright is; memory held does not depend on the machine. Published figures are "
+          "of another machine and only stand beside. «not run»: no result is here.</p>\n",
+          out);
 }

@@ -57,7 +57,7 @@ int bench_run_parse(struct bench_run *run, const struct cli_command *command,
     "  --config TEXT       more configuration: tables:isolated, model:a100, ...\n"                 \
     "  --device N          which GPU, from 0; the software GPU is there 8 times\n"                 \
     "  --device-memory N   size of the software GPU's memory\n"                                    \
-    "  --commit TEXT       of the tree that was built, for the record\n"                           \
+    "  --commit TEXT       of the tree that was built, for the JSON\n"                             \
     "  --json              one JSON object instead of a table\n"
 
 /* Opens the device with the options' configuration and `more` keys ("" or "key:value,..."), which

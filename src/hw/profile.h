@@ -3,8 +3,9 @@
  * profile.h - what was measured on one device: built in, or read from a file.
  *
  * FILE      Text, one fact a line: `name value`, `#` begins a comment. The first line is
- *           `moonbright-profile 2`, the last one `end`; `device`, `driver` and `tables` name what was measured. Facts
- *           that a reader does not know are an error: they may matter.
+ *           `moonbright-profile 2`, the last one `end`; `device`, `driver` and `tables` name what
+ *           was measured. Facts that a reader does not know are an error: they may matter. Files
+ *           of version 1 have no last line of that kind and are still read.
  * USE       A profile corrects costs as it says, and safety facts towards caution only: a group of
  *           slots never gets smaller than the backend believes, and always-fresh is given up where
  *           walks run ahead. A file for another device is refused.
