@@ -11,7 +11,9 @@
  *            everything enqueued on that stream before it and before everything enqueued later.
  *            It never waits for the device. A stream is the vendor's own (cudaStream_t,
  *            hipStream_t, CUstream) or, on the software GPU, one from mb_stream_create(). NULL is
- *            the default one.
+ *            the default one. What was freed on a stream is remembered by it: before a vendor's
+ *            stream is destroyed, mb_stream_destroy() tells MoonBright, or whoever cannot know when
+ *            that will be calls mb_stream_seal() behind each free.
  * POINTERS   Device addresses are void * and must not be dereferenced by the host.
  * FORK       After fork() the child's MoonBright is disabled: every call that returns an enum
  *            mb_err returns MB_ERR_FORKED; names of a device are "", and mb_close() does nothing.
@@ -141,8 +143,18 @@ MB_API const char *mb_device_name(mb_device dev);
 /* Streams and events. On CUDA and HIP the vendor's own calls serve as well; these work
  * everywhere. */
 MB_API enum mb_err mb_stream_create(mb_device dev, mb_stream *out);
-/* Waits for nothing: what was freed on the stream is anybody's once its last work has finished. */
+/* Waits for nothing: what was freed on the stream is anybody's once its last work has finished. Of
+ * a vendor's stream, which stays as it is, MoonBright forgets all: call it before the vendor's own
+ * destroy, which is not told to MoonBright. */
 MB_API enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream);
+/* From here on what has been freed on the stream so far is looked after without it: the vendor may
+ * destroy it at any time, and mb_close() does not touch it. Costs a lock and, if anything was
+ * freed since the last call, one write that is enqueued on the stream. Of a stream that MoonBright
+ * has not seen, and of the default ones, which live as long as the context, it does nothing.
+ * MB_ERR_NOT_SUPPORTED while the stream is captured and something was freed on it. A new stream to
+ * which the vendor gives the same handle counts as the old one, as it does for other caching
+ * allocators: its work must come after the old one's, or mb_stream_destroy() is called. */
+MB_API enum mb_err mb_stream_seal(mb_device dev, mb_stream stream);
 MB_API enum mb_err mb_stream_sync(mb_device dev, mb_stream stream);
 MB_API enum mb_err mb_event_create(mb_device dev, mb_event *out);
 MB_API enum mb_err mb_event_destroy(mb_device dev, mb_event event);

@@ -60,6 +60,8 @@ class Device:
 
     def deallocate(self, ptr, _size, stream=None):
         self._check(self.c.mb_free_async(self.handle, ctypes.c_void_p(ptr), self._stream(stream)))
+        # RMM's streams are destroyed without a word to their resource.
+        self._check(self.c.mb_stream_seal(self.handle, self._stream(stream)))
 
     def close(self):
         self.c.mb_close(self.handle)

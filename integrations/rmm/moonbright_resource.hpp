@@ -132,7 +132,10 @@ class resource
     template <class Stream>
     void deallocate(Stream stream, void *ptr, std::size_t, std::size_t = alignment_bytes) noexcept
     {
-        note(mb_free_async(device_, ptr, detail::handle(stream)));
+        mb_err err = mb_free_async(device_, ptr, detail::handle(stream));
+
+        /* RMM's streams are destroyed without a word to their resource. */
+        note(err ? err : mb_stream_seal(device_, detail::handle(stream)));
     }
     void *allocate_sync(std::size_t bytes, std::size_t alignment = alignment_bytes)
     {

@@ -234,6 +234,12 @@ enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream)
     LOCKED(dev, mb__stream_destroy(dev, stream));
 }
 
+enum mb_err mb_stream_seal(mb_device dev, mb_stream stream)
+{
+    ENTER(dev);
+    LOCKED(dev, mb__stream_seal(dev, stream));
+}
+
 enum mb_err mb_stream_sync(mb_device dev, mb_stream stream)
 {
     enum mb_err err;

@@ -445,6 +445,7 @@ enum mb_err mb__wait_on_host(struct mb_device *dev);
 enum mb_err mb__pool_lane(struct mb_pool *pool, struct mb__stream *stream, struct mb__lane **out);
 enum mb_err mb__stream_create(struct mb_device *dev, mb_stream *out);
 enum mb_err mb__stream_destroy(struct mb_device *dev, mb_stream native);
+enum mb_err mb__stream_seal(struct mb_device *dev, mb_stream native);
 enum mb_err mb__event_new(struct mb_device *dev, mb_event *out);
 bool mb__event_of(const struct mb_event *event, const struct mb_device *dev);
 /* MB_ERR_INVALID: another thread was first. */

@@ -511,6 +511,23 @@ enum mb_err mb__stream_destroy(struct mb_device *dev, mb_stream native)
     return MB_OK;
 }
 
+/* CUDA's and HIP's default streams, NULL, legacy and per thread, are never destroyed. */
+static bool lasts(mb_stream native)
+{
+    return (uintptr_t)native <= 2;
+}
+
+enum mb_err mb__stream_seal(struct mb_device *dev, mb_stream native)
+{
+    struct mb__stream *stream = mb__map_get_ptr(&dev->by_native, (uint64_t)(uintptr_t)native);
+
+    if (!stream || lasts(native))
+        return MB_OK;
+    /* What lies in bins would come to its lane later, and ask the stream for a fence then. */
+    mb__bins_flush(dev, NULL);
+    return mb__stream_cover(dev, stream);
+}
+
 enum mb_err mb__stream_create(struct mb_device *dev, mb_stream *out)
 {
     struct mb__stream *stream = NULL;
@@ -731,10 +748,11 @@ void mb__streams_fini(struct mb_device *dev)
     for (size_t i = 0; i < dev->streams.count; i++) {
         struct mb__stream *stream = dev->streams.data[i];
 
-        if (!stream->retired) {
+        /* A stream of the vendor's may be gone, and the device is idle: the backend, which is
+         * closed next, frees what it knows of it without asking it for anything more. */
+        if (!stream->retired && stream->created) {
             dev->hw->ops->stream_close(dev->hw, stream->hw);
-            if (stream->created)
-                (void)dev->hw->ops->stream_destroy(dev->hw, stream->native);
+            (void)dev->hw->ops->stream_destroy(dev->hw, stream->native);
         }
         free(stream->clock);
         free(stream);

@@ -3,6 +3,8 @@
  * cuda::mr asks for, spelled out. */
 #include "../moonbright_resource.hpp"
 
+#include <dlfcn.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
@@ -98,10 +100,47 @@ static int driver_tables()
     return 0;
 }
 
+/* Streams of the vendor's come and go without a word, and what was freed on them serves others. */
+static int short_streams()
+{
+    constexpr std::size_t bytes = std::size_t{5} << 20;
+    void *cuda = dlopen("libcuda.so.1", RTLD_NOW), *context = nullptr;
+    MUST(cuda);
+    auto retain = reinterpret_cast<int (*)(void **, int)>(dlsym(cuda, "cuDevicePrimaryCtxRetain"));
+    auto enter = reinterpret_cast<int (*)(void *)>(dlsym(cuda, "cuCtxSetCurrent"));
+    auto create = reinterpret_cast<int (*)(mb_stream *, unsigned)>(dlsym(cuda, "cuStreamCreate"));
+    auto destroy = reinterpret_cast<int (*)(mb_stream)>(dlsym(cuda, "cuStreamDestroy_v2"));
+    MUST(retain && enter && create && destroy);
+    {
+        R memory{0, "backend:cuda,tables:driver,device_memory:1GiB"};
+
+        MUST(!retain(&context, 0) && !enter(context));
+
+        for (unsigned round = 0; round < 30; round++) {
+            mb_stream one = nullptr, other = nullptr;
+            std::vector<void *> blocks;
+
+            MUST(!create(&one, 0) && !create(&other, 0));
+            for (unsigned i = 0; i < 20; i++)
+                blocks.push_back(
+                    memory.allocate(stream_ref{i % 2 ? one : other}, i % 3 ? bytes : 900));
+            for (unsigned i = 0; i < 20; i++)
+                memory.deallocate(stream_ref{i % 2 ? one : other}, blocks[i], 0);
+            MUST(!destroy(one) && !destroy(other));
+            void *p = memory.allocate(stream_ref{nullptr}, 30 * bytes);
+            memory.deallocate(stream_ref{nullptr}, p, 0);
+        }
+    } /* closed: that must not look at them either */
+    std::puts("ok: short-lived streams");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc == 2 && std::string{argv[1]} == "driver")
         return driver_tables();
+    if (argc == 2 && std::string{argv[1]} == "streams")
+        return short_streams();
     R memory{0, "backend:sim,device_memory:1GiB"};
     R copy = memory;
     mb_stream stream = nullptr;

@@ -16,7 +16,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <execinfo.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <random>
 #include <vector>
@@ -138,6 +142,8 @@ int run(const char *config, unsigned seed)
         return 77;
     }
     rmm::mr::set_current_device_resource(memory);
+    /* Its streams are gone when it returns, while others take what was freed on them. */
+    churn(random);
     churn(random);
     shortage();
     cuda(cudaDeviceSynchronize(), "synchronize");
@@ -153,6 +159,16 @@ int run(const char *config, unsigned seed)
                 static_cast<unsigned long long>(stats.allocated_peak_bytes),
                 static_cast<unsigned long long>(stats.reserved_peak_bytes), failed);
     return failed ? 1 : 0;
+}
+
+/* Where it was, for who has no debugger beside a GPU. */
+void crashed(int number)
+{
+    void *frames[64];
+
+    backtrace_symbols_fd(frames, backtrace(frames, 64), STDOUT_FILENO);
+    std::signal(number, SIG_DFL);
+    std::raise(number);
 }
 
 } // namespace
@@ -173,6 +189,8 @@ int main(int argc, char **argv)
         std::printf("SKIP: on_gpu: the NVIDIA kernel driver is not loaded\n");
         return 77;
     }
+    std::setvbuf(stdout, nullptr, _IONBF, 0); /* what was said before a crash is told */
+    std::signal(SIGSEGV, crashed);
     std::printf("seed 0x%x (MB_TEST_SEED)\n", seed);
     try {
         return run(argv[1], seed);

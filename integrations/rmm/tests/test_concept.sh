@@ -15,7 +15,7 @@ fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$cxx" -std=c++17 -Wall -Wextra -Wpedantic -Wshadow -Werror -isystem "$2/include" "$2/integrations/rmm/tests/concept.cpp" \
-    -o "$work/concept" -L"$1" -lmoonbright -Wl,-rpath,"$1"
+    -o "$work/concept" -L"$1" -lmoonbright -ldl -Wl,-rpath,"$1"
 "$work/concept"
 rehearse() {
     local status=0
@@ -23,4 +23,5 @@ rehearse() {
     [ $status = 0 ] || [ $status = 77 ]
 }
 rehearse "$@" "$work/concept" driver
+rehearse "$@" "$work/concept" streams
 rehearse "$@" python3 -B "$2/integrations/rmm/tests/callback.py" "$1/libmoonbright.so"

@@ -9,6 +9,7 @@
 #include "fake_cuda.h"
 
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -133,8 +134,13 @@ static struct stream *find(void *handle)
     if (handle == (void *)2)
         return per_thread ? per_thread : (per_thread = new_stream(-1));
     for (struct stream *s = streams; s; s = s->next) {
-        if (s == handle && !s->destroyed)
+        if (s != handle)
+            continue;
+        if (!s->destroyed)
             return s;
+        /* libcuda reads what was there: a crash on a good day. */
+        fprintf(stderr, "fake libcuda: stream %p was destroyed and is used\n", handle);
+        abort();
     }
     return NULL;
 }
