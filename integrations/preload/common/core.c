@@ -138,6 +138,9 @@ mb_device core_opened(int ordinal)
 }
 
 static uint64_t open_ns; /* spent in mb_open(); open_lock */
+/* Waited for a device to be opened, by this thread or by another one that was first. */
+static _Thread_local __attribute__((tls_model("global-dynamic"))) uint64_t opening_ns;
+static _Atomic uint64_t all_opening_ns;
 
 static uint64_t now_ns(void)
 {
@@ -193,16 +196,21 @@ static mb_device try_open(int ordinal) /* open_lock held */
 mb_device core_device(int ordinal)
 {
     mb_device dev = core_opened(ordinal);
+    uint64_t start;
 
     if (dev || ordinal < 0 || ordinal >= CORE_DEVICES || atomic_load(&forked) ||
         (core_modes() & CORE_OFF) || core_inside())
         return dev;
     core_enter();
+    start = now_ns();
     pthread_mutex_lock(&open_lock);
     dev = core_opened(ordinal);
     if (!dev && !slots[ordinal].tried)
         dev = try_open(ordinal);
     pthread_mutex_unlock(&open_lock);
+    start = now_ns() - start;
+    opening_ns += start;
+    atomic_fetch_add_explicit(&all_opening_ns, start, memory_order_relaxed);
     core_leave();
     return dev;
 }
@@ -269,7 +277,11 @@ struct core_stamp core_begin(enum core_kind kind)
 {
     bool measured = (core_modes() & CORE_TIME) && !core_inside();
 
-    return (struct core_stamp){.start_ns = measured ? now_ns() : 0, .kind = kind};
+    return (struct core_stamp){
+        .start_ns = measured ? now_ns() : 0,
+        .opening_ns = measured ? opening_ns : 0,
+        .kind = kind,
+    };
 }
 
 void core_end(struct core_stamp *stamp)
@@ -278,7 +290,7 @@ void core_end(struct core_stamp *stamp)
 
     if (!stamp->start_ns)
         return;
-    ns = now_ns() - stamp->start_ns;
+    ns = now_ns() - stamp->start_ns - (opening_ns - stamp->opening_ns);
     atomic_fetch_add_explicit(&times[stamp->kind].calls, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&times[stamp->kind].total_ns, ns, memory_order_relaxed);
     most = atomic_load_explicit(&times[stamp->kind].max_ns, memory_order_relaxed);
@@ -289,7 +301,8 @@ void core_end(struct core_stamp *stamp)
 }
 
 /* One object of JSON on a line, appended to the file that MOONBRIGHT_PRELOAD_TIMES names, else to
- * stderr. The time to open devices is part of the first call's and told apart. */
+ * stderr. The time to open devices is told apart: no call's time has it, neither of the one that
+ * opens nor of those that wait for it. */
 __attribute__((destructor)) static void tell_times(void)
 {
     const char *path = getenv("MOONBRIGHT_PRELOAD_TIMES");
@@ -303,8 +316,9 @@ __attribute__((destructor)) static void tell_times(void)
     if (!(core_modes() & CORE_TIME) || !calls || atomic_load(&forked))
         return;
     n = snprintf(text, sizeof(text),
-                 "{\"what\":\"preload times\",\"by\":\"%s\",\"open_ns\":%" PRIu64,
-                 core_modes() & CORE_OFF ? "vendor" : "moonbright", open_ns);
+                 "{\"what\":\"preload times\",\"by\":\"%s\",\"open_ns\":%" PRIu64
+                 ",\"waited_for_open_ns\":%" PRIu64,
+                 core_modes() & CORE_OFF ? "vendor" : "moonbright", open_ns, all_opening_ns);
     for (unsigned k = 0; k < CORE_KINDS; k++)
         n += snprintf(text + n, sizeof(text) - (size_t)n,
                       ",\"%s\":{\"calls\":%" PRIu64 ",\"total_ns\":%" PRIu64 ",\"max_ns\":%" PRIu64

@@ -67,7 +67,8 @@ void core_leave(void);
 enum core_kind { CORE_ALLOC, CORE_FREE, CORE_ALLOC_ASYNC, CORE_FREE_ASYNC, CORE_KINDS };
 
 struct core_stamp {
-    uint64_t start_ns; /* 0: not measured */
+    uint64_t start_ns;   /* 0: not measured */
+    uint64_t opening_ns; /* what the thread had waited for devices to be opened until then */
     enum core_kind kind;
 };
 struct core_stamp core_begin(enum core_kind kind);

@@ -92,6 +92,7 @@ if ! python3 - "$work/times" <<'PYTHON'; then
 import json, sys
 ours, vendor = [json.loads(line) for line in open(sys.argv[1])]
 assert ours["by"] == "moonbright" and vendor["by"] == "vendor", (ours, vendor)
+assert ours["waited_for_open_ns"] >= ours["open_ns"] > 0 == vendor["waited_for_open_ns"]
 assert ours["alloc"]["calls"] > 100 and ours["alloc"]["total_ns"] > ours["alloc"]["max_ns"] > 0
 assert vendor["alloc"]["calls"] == 1 and vendor["free_async"]["calls"] == 1 and vendor["open_ns"] == 0
 PYTHON
