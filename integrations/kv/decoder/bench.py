@@ -511,7 +511,8 @@ class Server:
     def __init__(self, bench, cache, work, most):
         self.bench, self.cache, self.most = bench, cache, most
         self.waiting, self.running = list(work), []  # running: [seq, text, tokens to go, time of the first, tokens]
-        self.ttft, self.tpot, self.hits, self.asked, self.steps, self.busy, self.late = [], [], 0, 0, 0, 0.0, 0
+        self.ttft, self.tpot, self.hits, self.asked, self.steps, self.busy = [], [], 0, 0, 0, 0.0
+        self.full, self.room = 0.0, 0.0  # tokens, and tokens that blocks in use have room for, times seconds
 
     def now(self):
         return time.monotonic() - self.begin
@@ -554,7 +555,10 @@ class Server:
             else:
                 time.sleep(0.0005)
                 continue
-            self.busy += self.now() - start
+            spent = self.now() - start
+            self.busy += spent
+            tokens, room = self.cache.occupancy()  # as it is from here on: about what it was meanwhile
+            self.full, self.room = self.full + tokens * spent, self.room + room * spent
         elapsed = self.now()
         late = sum(when <= elapsed for when, _, _ in self.waiting)
         self.ttft.sort(), self.tpot.sort()
@@ -563,6 +567,7 @@ class Server:
                     admitted=len(self.ttft), finished=len(self.tpot), arrived_not_admitted=late,
                     decode_steps=self.steps, prompt_tokens=self.asked, hit_share=self.hits / max(1, self.asked),
                     inside_cache_share=self.cache.spent / max(1e-9, self.busy),
+                    memory_efficiency=self.full / self.room if self.room else None,
                     **{f"{name}_p{p}_ms": 1e3 * values[(len(values) - 1) * p // 100]
                        for name, values in (("ttft", self.ttft), ("tpot", self.tpot)) for p in (50, 99) if values})
 

@@ -51,6 +51,10 @@ class Cache:
     def settle(self):
         pass
 
+    def occupancy(self):
+        """(tokens of living sequences, tokens that the blocks they use have room for); shared ones once."""
+        return 1, 1  # as large as its tokens
+
     def _at_once(self, counts):
         """Whether _decode() serves the whole step, or each sequence attends by itself."""
         return self.triton and max(counts) == 1
@@ -144,6 +148,11 @@ class Ranges(Cache):
 
     def settle(self):
         self.kv.sync(_stream(self.device))
+
+    def occupancy(self):
+        stats, block = self.kv.stats(), self.kv.shape.block_tokens
+        spare = stats.shown_blocks * block - stats.live_tokens  # as Paged
+        return stats.live_blocks * block - spare, stats.live_blocks * block
 
     def done(self, seq, tokens):
         self.kv.publish(seq, tokens[:self.lengths[seq]])
@@ -298,6 +307,12 @@ class Paged(Cache):
             plane.index_copy_(0, rows, torch.randn(len(rows), *plane.shape[1:], dtype=self.dtype, device=self.device))
         self.done(seq, tokens)
         self.end(seq)
+
+    def occupancy(self):
+        """Only last blocks have room left, and those of different sequences are different but for forks."""
+        used = len(self.refs) - len(self.free) - len(self.idle)
+        spare = sum(len(self.tables[seq]) * self.block - length for seq, length in self.lengths.items())
+        return used * self.block - spare, used * self.block
 
     def fork(self, seq):
         for block in self.tables[seq]:

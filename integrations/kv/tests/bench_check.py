@@ -65,6 +65,8 @@ def check_all():
             assert len(line["all_ms"]) == 3 and (line["mapped_pages"] > 0) == (line["cache"] in RANGES), line
         if line["what"] == "serve":
             assert line["admitted"] == line["finished"] > 0 and line["decode_steps"] > 0, line
+            full = line["memory_efficiency"]
+            assert full == 1 if line["cache"] == "concat" else 0.5 < full < 1, line
     pages = {(line["tokens"], line["mapped_pages"]) for line in lines
              if line["what"] == "prefix" and line["cache"] == "moonbright" and "left_out" not in line}
     assert len(pages) == len({tokens for tokens, _ in pages}), f"mapped pages depend on the share: {pages}"

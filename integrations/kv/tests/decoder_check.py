@@ -94,6 +94,22 @@ def check_beam():
             assert stats.sequences == 0 and stats.live_blocks == 0
 
 
+def check_occupancy():
+    """What living sequences use: their tokens, those of a shared prefix once, and the room of the blocks."""
+    for name, cache in all_caches():
+        text = prompts(1, 33)[0]
+        one, _, _ = search.prefill(MODEL, cache, text)
+        other, _, hit = search.prefill(MODEL, cache, text[:33] + [1, 2, 3])
+        tokens, room = cache.occupancy()
+        if name != "concat":
+            assert tokens == len(text) + 36 - hit and hit > 0, f"{name}: {tokens} of {len(text)} and 36, {hit} shared"
+            assert tokens <= room < 2 * tokens, f"{name}: {room}"
+        cache.end(one)
+        cache.end(other)
+        assert cache.occupancy() == ((1, 1) if name == "concat" else (0, 0)), name
+    print("ok   tokens and the room of the blocks in use, of every cache")
+
+
 def check_pressure():
     """Too little memory for all prefixes: they are evicted, and every text stays right."""
     cache = ranges(3, limit_blocks=16)
@@ -326,7 +342,7 @@ def check_paged_eviction():
     print("ok   paged: hits by chain, the last blocks evicted first")
 
 
-for check in (check_greedy, check_beam, check_pressure, check_sleep, check_tokens, check_errors, check_tail_copy,
+for check in (check_greedy, check_beam, check_occupancy, check_pressure, check_sleep, check_tokens, check_errors, check_tail_copy,
               check_settle, check_paged_eviction, check_pieces, check_kernel):
     check()
 print("PASS: decoder_check")
