@@ -122,10 +122,10 @@ static void mapping_jobs(struct all *all)
             if (strcmp(names[i], "beside") != 0) {
                 word(j, "--sizes");
                 word(j, all->quick ? "2MiB,128MiB,2GiB" : sizes);
-            }
-            if (all->quick) {
-                word(j, "--samples");
-                word(j, "5");
+                if (all->quick) {
+                    word(j, "--samples");
+                    word(j, "5");
+                }
             }
             if (!all->cuda)
                 continue;

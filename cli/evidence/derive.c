@@ -163,7 +163,7 @@ static void add_most(struct figures *set, const struct pairs *p, const struct fi
                      double ratio, double least)
 {
     struct figure best = *point;
-    char how[64], note[160];
+    char how[80], note[160];
 
     snprintf(how, sizeof(how), "MoonBright over %.20s%.20s, at most", p->peer,
              kernels_of(point->how));

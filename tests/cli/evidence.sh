@@ -167,9 +167,9 @@ if [[ $(ldconfig -p) != *libcuda.so.1* ]]; then
 fi
 
 # ------------------------------------------------------------------ bench all
-run 0 bench all --backend sim --quick --only map,litmus,probe --html "$WORK/page.html" --json "$WORK/all.json" \
+run 0 bench all --backend sim --quick --only map,beside,litmus,probe --html "$WORK/page.html" --json "$WORK/all.json" \
     --include "$SOURCE/bench/results/cuda-nvidia-h200-2026-11-30.json" "$SOURCE/bench/results/h200-inline.profile"
-says err "[ 1/3] map"
+says err "[ 1/4] map"
 cp "$WORK/all.json" "$WORK/out"
 json '{"published", "measured", "modelled", "calculated"} == {f["kind"] for f in r["figures"]}'
 json 'any("h200" in o["machine"].lower() and o["file"].endswith(".json") for o in r["origins"])'
