@@ -351,14 +351,15 @@ void mb__bins_forget_stream(struct mb_device *dev, const struct mb__stream *stre
 
 /* Empties the bins of one shard whose blocks have at least `least` bytes, into a list. */
 static struct mb__block *drain_shard(struct mb__shard *shard, const struct mb_pool *pool,
-                                     uint64_t least)
+                                     const struct mb__stream *stream, uint64_t least)
 {
     struct mb__bin *bin = &shard->bins[0][0], *end = bin + MB__BIN_SETS * MB__BIN_WAYS;
     struct mb__block *list = NULL;
 
     mb__shard_lock(shard);
     for (; shard->bytes + shard->large_bytes && bin < end; bin++) {
-        if (!bin->head || bin->bytes < least || (pool && bin->pool != pool))
+        if (!bin->head || bin->bytes < least || (pool && bin->pool != pool) ||
+            (stream && bin->stream != stream))
             continue;
         add_bytes(shard, bin->bytes, -(int64_t)(bin->bytes * bin->count));
         while (bin->head) {
@@ -394,8 +395,14 @@ bool mb__bins_flush(struct mb_device *dev, const struct mb_pool *pool)
     bool any = false;
 
     for (unsigned s = 0; s < mb__shards_active(); s++)
-        any |= return_list(dev, drain_shard(&dev->shards[s], pool, 0));
+        any |= return_list(dev, drain_shard(&dev->shards[s], pool, NULL, 0));
     return any;
+}
+
+void mb__bins_flush_stream(struct mb_device *dev, const struct mb__stream *stream)
+{
+    for (unsigned s = 0; s < mb__shards_active(); s++)
+        return_list(dev, drain_shard(&dev->shards[s], NULL, stream, 0));
 }
 
 void mb__bins_flush_large(struct mb_device *dev, const struct mb_pool *pool)
@@ -403,7 +410,7 @@ void mb__bins_flush_large(struct mb_device *dev, const struct mb_pool *pool)
     for (unsigned s = 0; s < mb__shards_active(); s++)
         /* A glance without the lock: what is missed now is found by the flush of a later step. */
         if (__atomic_load_n(&dev->shards[s].large_bytes, __ATOMIC_RELAXED))
-            return_list(dev, drain_shard(&dev->shards[s], pool, MB__LARGE));
+            return_list(dev, drain_shard(&dev->shards[s], pool, NULL, MB__LARGE));
 }
 
 uint64_t mb__bins_bytes(struct mb_device *dev, const struct mb_pool *pool)

@@ -115,6 +115,7 @@ struct mb__stream {
     uint64_t done;   /* the device has passed it */
     uint64_t named;  /* live blocks told by mb_record_stream() */
     uint64_t freed;  /* largest ticket that anything was freed with */
+    uint64_t sealed; /* what carries a ticket up to it must not be done on the native stream */
     struct mb__point points[MB__POINTS]; /* oldest first */
     unsigned point_count;
     uint64_t *clock;      /* owned; by stream index */
@@ -481,6 +482,8 @@ void *mb__calloc_apart(size_t count, size_t bytes);
 bool mb__bins_flush(struct mb_device *dev, const struct mb_pool *pool);
 /* The same for blocks from MB__LARGE on. */
 void mb__bins_flush_large(struct mb_device *dev, const struct mb_pool *pool);
+/* Those of one stream, of all pools. */
+void mb__bins_flush_stream(struct mb_device *dev, const struct mb__stream *stream);
 /* Bytes of a pool's blocks in bins. All shard locks are taken in turn. */
 uint64_t mb__bins_bytes(struct mb_device *dev, const struct mb_pool *pool);
 /* Lets the warm path of this thread find the stream, for which every pool has a lane then. */

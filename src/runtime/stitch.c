@@ -42,8 +42,13 @@ static uint64_t frame_up(uint64_t addr)
  * single stream is behind them. */
 static struct mb__stream *unmap_stream(struct mb_device *dev, const struct mb__window *window)
 {
-    bool passed = !window->last || window->last_ticket <= window->last->done;
+    struct mb__stream *last = window->last;
+    bool gone = last && (last->retired || window->last_ticket <= last->sealed);
+    bool passed;
 
+    if (gone) /* nobody else need ask: its owner does not use it any more */
+        mb__stream_poll(dev, last);
+    passed = !last || window->last_ticket <= last->done;
     for (unsigned i = 0; window->uses && i < window->uses->count; i++) {
         const struct mb__order_point *point = &window->uses->points[i];
 
@@ -52,7 +57,7 @@ static struct mb__stream *unmap_stream(struct mb_device *dev, const struct mb__w
     }
     if (passed)
         return dev->own;
-    return window->last->retired ? NULL : window->last;
+    return gone ? NULL : last;
 }
 
 static bool clear_entries(struct mb_device *dev, const struct mb__window *window)
@@ -357,6 +362,8 @@ void mb__window_cache(struct mb_pool *pool, struct mb__window *window, struct mb
 
     window->block = NULL;
     /* A host free promises that no device work uses the block; its map may still be under way. */
+    if (window->mapped_on && pool->dev->hw->ops->fence_done(pool->dev->hw, window->mapped))
+        window->mapped_on = NULL;
     window->last = stream ? stream : window->mapped_on;
     window->last_ticket = stream ? ticket : 0;
     if (!stream && window->last) /* a retired stream's last ticket was closed when it retired */

@@ -520,12 +520,16 @@ static bool lasts(mb_stream native)
 enum mb_err mb__stream_seal(struct mb_device *dev, mb_stream native)
 {
     struct mb__stream *stream = mb__map_get_ptr(&dev->by_native, (uint64_t)(uintptr_t)native);
+    enum mb_err err;
 
     if (!stream || lasts(native))
         return MB_OK;
     /* What lies in bins would come to its lane later, and ask the stream for a fence then. */
-    mb__bins_flush(dev, NULL);
-    return mb__stream_cover(dev, stream);
+    mb__bins_flush_stream(dev, stream);
+    err = mb__stream_cover(dev, stream);
+    if (!err)
+        stream->sealed = stream->ticket - 1;
+    return err;
 }
 
 enum mb_err mb__stream_create(struct mb_device *dev, mb_stream *out)

@@ -302,6 +302,46 @@ TEST(streams_come_and_go_in_flat_memory)
     rt_close(dev);
 }
 
+/* The owner may destroy it behind the library's back: what waits for its work goes by the fence
+ * that sealing recorded. */
+TEST(a_sealed_stream_is_not_asked_again)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+    mb_stream a = rt_stream(dev), b = rt_stream(dev);
+    void *first = rt_malloc(dev, 3 * BLOCK, a), *small = rt_malloc(dev, 512, a), *second;
+
+    keep_busy(dev, first, a);
+    RT_OK(mb_free_async(dev, first, a));
+    RT_OK(mb_free_async(dev, small, a));
+    RT_OK(mb_stream_seal(dev, a));
+    mb__hw_fault_set(dev->hw, MB_HW_FAULT_fence_record, 1, MB_ERR_DRIVER, true);
+    second = rt_malloc(dev, 3 * BLOCK, b);
+    CHECK_EQ(mb__hw_fault_uses(dev->hw, MB_HW_FAULT_fence_record), 0);
+    mb__hw_fault_set(dev->hw, MB_HW_FAULT_fence_record, UINT64_MAX, MB_OK, false);
+    rt_fill(dev, second, 3 * BLOCK, 1, b);
+    rt_verify(dev, second, 3 * BLOCK, 1, b);
+    RT_OK(mb_free_async(dev, second, b));
+    /* The stream itself is as it was. */
+    first = rt_malloc(dev, BLOCK, a);
+    rt_fill(dev, first, BLOCK, 2, a);
+    rt_verify(dev, first, BLOCK, 2, a);
+    RT_OK(mb_free_async(dev, first, a));
+    RT_OK(mb_stream_seal(dev, a));
+    RT_OK(mb_stream_seal(dev, a));
+    rt_close(dev);
+}
+
+TEST(sealing_what_was_never_seen_does_nothing)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m");
+
+    RT_OK(mb_stream_seal(dev, NULL));
+    RT_OK(mb_stream_seal(dev, (mb_stream)(uintptr_t)2));
+    RT_OK(mb_stream_seal(dev, (mb_stream)(uintptr_t)0x1234));
+    CHECK_EQ(mb_stream_seal(NULL, NULL), MB_ERR_INVALID);
+    rt_close(dev);
+}
+
 TEST(unknown_streams_are_refused)
 {
     mb_device dev = rt_open("backend:sim,device_memory:256m");

@@ -197,6 +197,7 @@ mb_device core_device(int ordinal)
 {
     mb_device dev = core_opened(ordinal);
     uint64_t start;
+    bool opening;
 
     if (dev || ordinal < 0 || ordinal >= CORE_DEVICES || atomic_load(&forked) ||
         (core_modes() & CORE_OFF) || core_inside())
@@ -205,10 +206,11 @@ mb_device core_device(int ordinal)
     start = now_ns();
     pthread_mutex_lock(&open_lock);
     dev = core_opened(ordinal);
+    opening = dev || !slots[ordinal].tried; /* this thread opens it, or waited for one that did */
     if (!dev && !slots[ordinal].tried)
         dev = try_open(ordinal);
     pthread_mutex_unlock(&open_lock);
-    start = now_ns() - start;
+    start = opening ? now_ns() - start : 0;
     opening_ns += start;
     atomic_fetch_add_explicit(&all_opening_ns, start, memory_order_relaxed);
     core_leave();

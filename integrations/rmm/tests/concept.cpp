@@ -100,6 +100,34 @@ static int driver_tables()
     return 0;
 }
 
+using create_fn = int (*)(mb_stream *, unsigned);
+using destroy_fn = int (*)(mb_stream);
+
+/* A composed block, freed behind work on a stream that ends then: its addresses are cleared later,
+ * and not on that stream. */
+static bool composed_and_gone(R &memory, create_fn create, destroy_fn destroy)
+{
+    constexpr std::size_t small = std::size_t{3} << 20, large = std::size_t{16} << 20;
+    mb_stream stream = nullptr;
+    std::vector<void *> blocks;
+    struct mb_pointer_info info = {};
+
+    MUST(!create(&stream, 0));
+    for (unsigned i = 0; i < 40; i++)
+        blocks.push_back(memory.allocate(stream_ref{stream}, small));
+    for (unsigned i = 0; i < 40; i += 2)
+        memory.deallocate(stream_ref{stream}, blocks[i], small);
+    void *p = memory.allocate(stream_ref{stream}, large);
+    MUST(!mb_pointer_info(memory.device(), p, &info));
+    for (unsigned i = 0; i < 8; i++)
+        MUST(!mb_fill_async(memory.device(), p, large, i, stream));
+    memory.deallocate(stream_ref{stream}, p, large);
+    for (unsigned i = 1; i < 40; i += 2)
+        memory.deallocate(stream_ref{stream}, blocks[i], small);
+    MUST(!destroy(stream));
+    return info.stitched;
+}
+
 /* Streams of the vendor's come and go without a word, and what was freed on them serves others. */
 static int short_streams()
 {
@@ -108,11 +136,12 @@ static int short_streams()
     MUST(cuda);
     auto retain = reinterpret_cast<int (*)(void **, int)>(dlsym(cuda, "cuDevicePrimaryCtxRetain"));
     auto enter = reinterpret_cast<int (*)(void *)>(dlsym(cuda, "cuCtxSetCurrent"));
-    auto create = reinterpret_cast<int (*)(mb_stream *, unsigned)>(dlsym(cuda, "cuStreamCreate"));
-    auto destroy = reinterpret_cast<int (*)(mb_stream)>(dlsym(cuda, "cuStreamDestroy_v2"));
+    auto create = reinterpret_cast<create_fn>(dlsym(cuda, "cuStreamCreate"));
+    auto destroy = reinterpret_cast<destroy_fn>(dlsym(cuda, "cuStreamDestroy_v2"));
+    unsigned stitched = 0;
     MUST(retain && enter && create && destroy);
     {
-        R memory{0, "backend:cuda,tables:driver,device_memory:1GiB"};
+        R memory{0, "backend:cuda,tables:driver,device_memory:1GiB,window_cache:64MiB"};
 
         MUST(!retain(&context, 0) && !enter(context));
 
@@ -129,7 +158,9 @@ static int short_streams()
             MUST(!destroy(one) && !destroy(other));
             void *p = memory.allocate(stream_ref{nullptr}, 30 * bytes);
             memory.deallocate(stream_ref{nullptr}, p, 0);
+            stitched += composed_and_gone(memory, create, destroy);
         }
+        MUST(stitched);
     } /* closed: that must not look at them either */
     std::puts("ok: short-lived streams");
     return 0;

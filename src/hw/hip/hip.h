@@ -108,6 +108,7 @@ struct mb_hip {
     _Atomic int lost;
     char lost_text[256];
 
+    hip_stream private_stream; /* asked for the device's state: others' may be gone */
     pthread_mutex_t stream_lock;
     struct mb_hw_stream *streams;
     unsigned stream_count;

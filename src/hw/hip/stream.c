@@ -40,7 +40,9 @@ enum mb_err mb__hip_streams_init(struct mb_hip *dev)
     memset(p, 0, words + wrong);
     dev->pinned = p;
     dev->wrong = (_Atomic uint64_t *)(void *)((char *)p + words);
-    return MB_OK;
+    return mb__hip_check(dev->hip,
+                         dev->hip->stream_create(&dev->private_stream, HIP_STREAM_NON_BLOCKING),
+                         "creating a stream");
 }
 
 static void free_stream(struct mb_hip *dev, struct mb_hw_stream *s)
@@ -61,6 +63,9 @@ void mb__hip_streams_fini(struct mb_hip *dev)
         dev->streams = s->next;
         free_stream(dev, s);
     }
+    if (dev->private_stream)
+        (void)dev->hip->stream_destroy(dev->private_stream);
+    dev->private_stream = NULL;
     if (dev->pinned)
         (void)dev->hip->host_free(dev->pinned);
     dev->pinned = NULL;
@@ -334,9 +339,9 @@ enum mb_err mb__hip_fence_wait_stream(struct mb_hw_dev *hw, struct mb_hw_stream 
 }
 
 /* The device's fatal error, if there is one: asked for when a wait takes long. */
-static enum mb_err query(struct mb_hip *dev, struct mb_hw_stream *s)
+static enum mb_err query(struct mb_hip *dev)
 {
-    hip_result result = s->open ? dev->hip->stream_query(s->native) : HIP_OK;
+    hip_result result = dev->hip->stream_query(dev->private_stream);
 
     if (mb__hip_err(result) == MB_ERR_DEVICE_LOST)
         return mb__hip_result(dev, result, "waiting for a fence");
@@ -367,7 +372,7 @@ enum mb_err mb__hip_fence_wait_host(struct mb_hw_dev *hw, struct mb_hw_fence fen
                                " ns",
                                fence.seq, waited);
         else if (waited > 50000 && spin % 64 == 0)
-            err = query(dev, fence.stream);
+            err = query(dev);
         if (waited > 200000)
             usleep(20);
         else if (waited > 20000)
