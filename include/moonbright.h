@@ -149,8 +149,8 @@ MB_API enum mb_err mb_stream_create(mb_device dev, mb_stream *out);
 MB_API enum mb_err mb_stream_destroy(mb_device dev, mb_stream stream);
 /* From here on what has been freed on the stream so far is looked after without it: the vendor may
  * destroy it at any time, and mb_close() does not touch it. Costs a lock, the stream's place on
- * the warm path and, if anything was freed since the last call, one write that is enqueued on it. Of
- * a stream that MoonBright has not seen, and of the default ones, which live as long as the
+ * the warm path and, if anything was freed since the last call, one write that is enqueued on
+ * it. Of a stream that MoonBright has not seen, and of the default ones, which live as long as the
  * context, it does nothing. The stream is still known: of more than some thousands that come and
  * go under different handles, mb_stream_destroy() is needed.
  * MB_ERR_NOT_SUPPORTED while the stream is captured and something was freed on it. A new stream to
