@@ -1,14 +1,13 @@
 # A thin front to CMake and Ninja; `make help` lists the targets.
 #
 # Variables: BUILD (directory of the plain build), WERROR (ON: warnings are errors), JOBS, PREFIX and DESTDIR (install),
-# FUZZ_SECONDS (per fuzzer, in check), CMAKE_ARGS (more options of the plain build).
+# FUZZ_SECONDS (per fuzzer, in check: 12), CMAKE_ARGS (more options of the plain build).
 BUILD ?= build/release
 WERROR ?= OFF
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
-FUZZ_SECONDS ?= 20
 CMAKE_ARGS ?=
-export JOBS FUZZ_SECONDS
+export JOBS
 
 .DEFAULT_GOAL := build
 .PHONY: help bootstrap configure compile build demo test check bench bench-check gpu-test lint format install clean
