@@ -11,9 +11,10 @@
  *            everything enqueued on that stream before it and before everything enqueued later.
  *            It never waits for the device. A stream is the vendor's own (cudaStream_t,
  *            hipStream_t, CUstream) or, on the software GPU, one from mb_stream_create(). NULL is
- *            the default one. What was freed on a stream is remembered by it: before a vendor's
- *            stream is destroyed, mb_stream_destroy() tells MoonBright, or whoever cannot know when
- *            that will be calls mb_stream_seal() behind each free.
+ *            the default one. What was freed on a stream is remembered by it, and so is a freed
+ *            block that mb_record_stream() named it for: before a vendor's stream is destroyed,
+ *            mb_stream_destroy() tells MoonBright, or whoever cannot know when that will be calls
+ *            mb_stream_seal() behind each free.
  * POINTERS   Device addresses are void * and must not be dereferenced by the host.
  * FORK       After fork() the child's MoonBright is disabled: every call that returns an enum
  *            mb_err returns MB_ERR_FORKED; names of a device are "", and mb_close() does nothing.

@@ -188,8 +188,8 @@ static enum mb_err check_windows(struct mb_device *dev)
     return MB_OK;
 }
 
-/* done < every recorded point < the open ticket, points in order; no clock beyond the open ticket.
- */
+/* done < every recorded point < the open ticket, points in order; no clock beyond the open ticket;
+ * behind what is sealed a fence was recorded, as nobody will ask the stream for one. */
 static enum mb_err check_streams(struct mb_device *dev)
 {
     for (size_t i = 0; i < dev->streams.count; i++) {
@@ -204,6 +204,11 @@ static enum mb_err check_streams(struct mb_device *dev)
         if (last >= stream->ticket || stream->done >= stream->ticket ||
             stream->freed > stream->ticket)
             return mb__fail(MB_ERR_CORRUPT, "stream %zu: a ticket was passed before it closed", i);
+        if (stream->done > last)
+            last = stream->done;
+        if (stream->sealed >= stream->ticket ||
+            (stream->freed <= stream->sealed && stream->freed > last))
+            return mb__fail(MB_ERR_CORRUPT, "stream %zu: sealed, and no fence is behind it", i);
         for (uint32_t t = 0; t < stream->clock_count; t++)
             if (t < dev->streams.count && stream->clock[t] >= dev->streams.data[t]->ticket)
                 return mb__fail(MB_ERR_CORRUPT, "stream %zu: its clock of %u runs ahead", i, t);

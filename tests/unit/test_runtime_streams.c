@@ -328,6 +328,27 @@ TEST(a_sealed_stream_is_not_asked_again)
     RT_OK(mb_free_async(dev, first, a));
     RT_OK(mb_stream_seal(dev, a));
     RT_OK(mb_stream_seal(dev, a));
+    RT_OK(mb_check(dev));
+    rt_close(dev);
+}
+
+TEST(a_seal_without_a_fence_is_noticed)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:256m,cache:no");
+    mb_stream a = rt_stream(dev);
+    void *ptr = rt_malloc(dev, BLOCK, a);
+    struct mb__stream *stream = dev->streams.data[dev->streams.count - 1];
+
+    keep_busy(dev, ptr, a);
+    RT_OK(mb_free_async(dev, ptr, a));
+    RT_OK(mb_check(dev));
+    stream->sealed = stream->ticket;
+    CHECK_EQ(mb_check(dev), MB_ERR_CORRUPT);
+    stream->ticket++; /* closed, but nothing was recorded */
+    CHECK_EQ(mb_check(dev), MB_ERR_CORRUPT);
+    stream->sealed = 0;
+    RT_OK(mb_stream_seal(dev, a));
+    RT_OK(mb_check(dev));
     rt_close(dev);
 }
 

@@ -233,8 +233,9 @@ void mb__hip_stream_close(struct mb_hw_dev *hw, struct mb_hw_stream *stream)
     struct mb_hip_scope scope;
 
     if (!mb__hip_enter(dev, &scope)) {
-        /* Fences that name the number after the last must come true as well. The native stream may
-         * be gone by now; then everything on it has been executed or never will be. */
+        /* Fences that name the number after the last must come true as well. The native stream is
+         * still there: its owner tells before it goes. Where the driver refuses, as after a fatal
+         * fault, everything on it has been executed or never will be. */
         pthread_mutex_lock(&stream->lock);
         if (mb__hip_capturing(dev, stream) || write_next(dev, stream))
             stream->seq = atomic_load_explicit(stream->timeline, memory_order_acquire) + 1;
