@@ -20,7 +20,9 @@
 #include <immintrin.h>
 #endif
 
+#include "base/clock.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "hw/nvrm/query.h"
 
 /* ------------------------------------------------------------ addresses */
@@ -341,25 +343,40 @@ static enum mb_err take_frames(struct mb_cuda *dev, struct mb_cuda_slab *slab,
     return MB_OK;
 }
 
+/* What a slab costs, for who asks why a call took long ($MOONBRIGHT_LOG=debug); ends of the steps. */
+static void tell_cost(const struct mb_cuda_slab *slab, const uint64_t ns[5])
+{
+    mb__log(MB_LOG_DEBUG, "cuda",
+            "slab of %" PRIu64 " MiB, us: allocating %.1f, mapping %.1f, reading its entries %.1f, "
+            "asking the resource manager %.1f",
+            slab->bytes >> 20, (double)(ns[1] - ns[0]) * 1e-3, (double)(ns[2] - ns[1]) * 1e-3,
+            (double)(ns[3] - ns[2]) * 1e-3, (double)(ns[4] - ns[3]) * 1e-3);
+}
+
 static enum mb_err acquire_device(struct mb_cuda *dev, struct mb_cuda_slab *slab)
 {
     struct mb_cuda_map_event event = {.seen = false};
-    uint64_t *phys = calloc(slab->frames, sizeof(*phys));
+    uint64_t *phys = calloc(slab->frames, sizeof(*phys)), ns[5] = {mb__now_ns()};
     enum mb_err err;
 
     if (!phys)
         return mb__fail(MB_ERR_HOST_MEMORY, "no memory for %u frame addresses", slab->frames);
     err = mb__cuda_mem_create(dev, slab->bytes, &slab->handle);
+    ns[1] = mb__now_ns();
     if (err)
         goto undo_phys;
     err = mb__cuda_mem_map(dev, slab->home.addr, slab->bytes, slab->handle, &event);
+    ns[2] = mb__now_ns();
     if (err)
         goto undo_handle;
     err = read_frames(dev, slab->home, slab->frames, phys);
+    ns[3] = mb__now_ns();
     if (!err)
         err = take_frames(dev, slab, &event, phys);
+    ns[4] = mb__now_ns();
     if (err)
         goto undo_map;
+    tell_cost(slab, ns);
     slab->memory_client = event.client;
     slab->memory = event.memory;
     free(phys);
