@@ -236,16 +236,33 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
     return first;
 }
 
-/* The first window may cost the backend a donor frame, which is not to be had once memory has run
- * out. */
+/*
+ * The first window costs the backend a donor, which is not to be had once memory has run out. The
+ * smallest slab that can be one is taken before it, so that the donor's frames are of use: the first
+ * allocations come out of them, and need no slab of their own.
+ */
 static void prime_windows(struct mb_device *dev)
 {
+    uint32_t frames = (uint32_t)(dev->hw->caps.slab_step_bytes / MB_FRAME_BYTES);
+    unsigned count = 0;
+    struct mb_run run;
     mb_va va;
 
     if (!dev->hw->caps.home_by_driver || dev->hw->caps.host_blocking)
         return;
+    if (mb__alloc_pfn(dev->vm, dev->default_pool->id, frames, 0, &run, 1, &count) ||
+        mb__free_pfn(dev->vm, dev->default_pool->id, run, NULL, 0))
+        mb__log(MB_LOG_WARN, "runtime", "no memory yet: %s", mb_error_detail());
     if (mb__alloc_va(dev->vm, MB_FRAME_BYTES, 0, &va) || mb__free_va(dev->vm, va, MB_FRAME_BYTES))
         mb__log(MB_LOG_WARN, "runtime", "no window yet: %s", mb_error_detail());
+}
+
+/* Host records that the first allocation would make. */
+static enum mb_err first_records(struct mb_device *dev)
+{
+    enum mb_err err = mb__table_prepare(&dev->table);
+
+    return err ? err : mb__heap_prepare(&dev->default_pool->heap, 1);
 }
 
 /* The runtime's own stream and the default pool. */
@@ -265,6 +282,8 @@ static enum mb_err open_parts(struct mb_device *dev)
     err = mb__pool_new(dev, &dev->default_pool);
     if (!err)
         err = mb__vmm_new(dev);
+    if (!err)
+        err = first_records(dev);
     if (err)
         return err;
     dev->default_pool->release_threshold = dev->config.release_threshold;

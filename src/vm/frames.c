@@ -24,10 +24,15 @@
 
 /*
  * One array for every frame that a pfn can name, of which the kernel makes the pages that are used:
- * a record is found by a shift, and nothing is looked up before it. On a huge page where there is
- * one, since scattered frames touch a small page each; one holds the records of 512 GiB.
+ * a record is found by a shift, and nothing is looked up before it. On huge pages once much is
+ * held, since scattered frames touch a small page each; one holds the records of 512 GiB. Not
+ * before: clearing a huge page takes longer than all else that a first allocation does.
  */
 static const size_t HUGE_PAGE = 2 << 20;
+enum { HUGE_FROM_FRAMES = 512 }; /* 1 GiB, which takes the driver milliseconds */
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1; before, the kernel does it by and by */
+#endif
 static const size_t RECORDS = MB__FRAMES * sizeof(struct mb__frame);
 static const size_t HOMES = MB__FRAMES * sizeof(uint32_t);
 
@@ -45,8 +50,27 @@ enum mb_err mb__frames_open(struct mb_vm *vm)
         munmap(memory + skip + RECORDS + HOMES, HUGE_PAGE - skip);
     vm->frames = (struct mb__frame *)(void *)(memory + skip);
     vm->frame_home = (uint32_t *)(void *)(memory + skip + RECORDS);
-    (void)madvise(vm->frames, RECORDS, MADV_HUGEPAGE); /* small ones serve as well */
     return MB_OK;
+}
+
+/* Small pages serve as well, so nobody hears of a failure. */
+void mb__frames_grown(struct mb_vm *vm)
+{
+    const size_t per_page = HUGE_PAGE / sizeof(*vm->frames);
+
+    if (vm->frames_huge || vm->held < HUGE_FROM_FRAMES)
+        return;
+    vm->frames_huge = true;
+    (void)madvise(vm->frames, RECORDS, MADV_HUGEPAGE);
+    for (size_t id = 1, last = SIZE_MAX; id < vm->slabs.count; id++) {
+        const struct mb__slab *slab = &vm->slabs.data[id];
+        size_t page = vm->homes[slab->first].frame / per_page;
+
+        if (slab->state == MB__SLAB_UNUSED || page == last)
+            continue;
+        (void)madvise(vm->frames + page * per_page, HUGE_PAGE, MADV_COLLAPSE);
+        last = page;
+    }
 }
 
 void mb__frames_close(struct mb_vm *vm)

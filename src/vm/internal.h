@@ -284,6 +284,7 @@ struct mb_vm {
     struct mb_hw_fence built;    /* the last building of tables, on the internal stream */
 
     struct mb__frame *frames; /* MB__FRAMES of them, by physical address; see frames.c */
+    bool frames_huge;         /* they were asked to be on huge pages */
     uint32_t *frame_home;     /* as many: their home pages; valid unless NONE */
     uint64_t last_cap;        /* presented last and found right, */
     uint32_t last_owner;      /* of this owner; 0: none yet */
@@ -345,6 +346,7 @@ bool mb__wait_oldest(struct mb_vm *vm, bool any, struct mb_hw_fence *out);
 
 /* --- frames.c */
 enum mb_err mb__frames_open(struct mb_vm *vm);
+void mb__frames_grown(struct mb_vm *vm); /* after slabs were taken */
 void mb__frames_close(struct mb_vm *vm);
 static inline uint32_t mb__frame_of(uint32_t pfn)
 {

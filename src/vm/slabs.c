@@ -421,6 +421,7 @@ enum mb_err mb__grow(struct mb_vm *vm, uint32_t at, uint32_t need, uint32_t want
         slab_to_pool(vm, vm->taken.data[i].first);
     }
     vm->taken.count = 0;
+    mb__frames_grown(vm);
     return MB_OK;
 }
 

@@ -105,14 +105,17 @@ class Device:
         op = MapOp(kind, READ_WRITE, address, size, mem, 0, source)
         self.call("mb_mem_map", ctypes.byref(op))
 
-    def wrong_words(self):
-        """struct mb_stats: 64-bit words all through; the wrong words are the 25th."""
+    def stats(self):
+        """struct mb_stats: 64-bit words all through."""
         words = (u64 * (STATS_WORDS + 1))()
         words[STATS_WORDS] = MARK
         self.call("mb_stats_get", words)
         if words[STATS_WORDS] != MARK:
             raise SystemExit("struct mb_stats has grown: STATS_WORDS here has to follow it")
-        return words[WRONG_WORDS]
+        return list(words)
+
+    def wrong_words(self):
+        return self.stats()[WRONG_WORDS]
 
 
 class Checks:
