@@ -64,7 +64,10 @@ struct mb_kv_mapper {
 
 struct mb_kv_config {
     uint32_t layers, kv_heads, head_dim, element_bytes;
-    uint32_t group_layers;  /* layers per group, a divisor of `layers`; 0: chosen */
+    /* Layers per group, a divisor of `layers` whose token divides a page. 0: the most that keep a
+     * layer's tokens within 128 KiB of each other, as attention slows down with the addresses that
+     * it reaches over (doc/kv.md, «Layout»). */
+    uint32_t group_layers;
     uint32_t max_tokens;    /* of one sequence: addresses are reserved for so many */
     uint32_t max_sequences; /* alive at once, beams included */
     uint32_t chunk_blocks;  /* blocks that are had at once when memory is needed; 0: chosen */

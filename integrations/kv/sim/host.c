@@ -226,9 +226,11 @@ static enum mb_err set_up(struct bench *b, const char *config, const struct shap
     enum mb_err err;
     uint32_t hit;
 
+    /* Each round, every sequence of the batch takes a block: of 16 tokens, for these models. */
     b->prefix_tokens = bytes / shape_token_bytes(shape) / 64 * 64;
     c.max_tokens = (uint32_t)b->prefix_tokens + 64 + 16 * b->rounds;
-    c.limit_bytes = 2 * bytes + (uint64_t)(b->rounds + 16) * (BATCH + 16) * ((uint64_t)2 << 20);
+    c.limit_bytes =
+        2 * bytes + (uint64_t)(b->rounds + 16) * (BATCH + 16) * 16 * shape_token_bytes(shape);
     b->prefix = calloc(b->prefix_tokens + 1, sizeof(*b->prefix));
     b->fresh = calloc(b->prefix_tokens + 1, sizeof(*b->fresh));
     b->samples = calloc((size_t)WHATS * b->rounds + 1, sizeof(*b->samples));

@@ -39,30 +39,63 @@ static void finish(mb_device dev, mb_kv kv)
     rt_close(dev);
 }
 
+static struct mb_kv_shape shape_of(mb_device dev, uint32_t layers, uint32_t heads, uint32_t dim,
+                                   uint32_t group)
+{
+    struct mb_kv_config config = {.layers = layers,
+                                  .kv_heads = heads,
+                                  .head_dim = dim,
+                                  .element_bytes = 2,
+                                  .group_layers = group,
+                                  .max_tokens = 4096,
+                                  .max_sequences = 4};
+    struct mb_kv_shape shape = {0};
+    mb_kv kv = NULL;
+
+    KV_OK(mb_kv_open(dev, &config, &kv));
+    KV_OK(mb_kv_get_shape(kv, &shape));
+    KV_OK(mb_kv_close(kv));
+    CHECK_EQ(shape.groups * shape.group_layers, layers);
+    CHECK_EQ(shape.block_tokens * shape.token_bytes, shape.block_bytes);
+    return shape;
+}
+
+/* As many layers in a group as keep a layer's tokens within 128 KiB of each other. */
 TEST(layout_of_known_models)
 {
     static const struct {
-        uint32_t layers, heads, groups, tokens;
-    } models[] = {{32, 32, 1, 4}, {32, 8, 1, 16}, {80, 8, 5, 32}, {80, 2, 5, 128}};
+        uint32_t layers, heads, dim, group, tokens;
+    } models[] = {
+        {32, 32, 128, 8, 16},  /* Llama-2-7B: 16 KiB a layer's token */
+        {32, 8, 128, 32, 16},  /* Llama-3-8B: all of a token is just 128 KiB */
+        {80, 8, 128, 16, 32},  /* Llama-3-70B: 20 layers' token does not divide a page */
+        {80, 2, 128, 16, 128}, /* the same, a GPU of four */
+        {4, 64, 1024, 1, 8},   /* one layer's token is 256 KiB: what cannot be divided is not */
+        {4, 32, 1024, 1, 16},  /* one layer's token is the limit */
+        {31, 32, 128, 1, 128}, /* only all 31 would divide the layers, and they fit no page */
+    };
     mb_device dev = rt_open("backend:sim,device_memory:1g");
 
     for (unsigned i = 0; i < sizeof(models) / sizeof(models[0]); i++) {
-        struct mb_kv_config config = {.layers = models[i].layers,
-                                      .kv_heads = models[i].heads,
-                                      .head_dim = 128,
-                                      .element_bytes = 2,
-                                      .max_tokens = 4096,
-                                      .max_sequences = 4};
-        struct mb_kv_shape shape;
-        mb_kv kv = NULL;
+        struct mb_kv_shape shape =
+            shape_of(dev, models[i].layers, models[i].heads, models[i].dim, 0);
 
-        KV_OK(mb_kv_open(dev, &config, &kv));
-        KV_OK(mb_kv_get_shape(kv, &shape));
-        CHECK_EQ(shape.groups, models[i].groups);
+        CHECK_EQ(shape.group_layers, models[i].group);
         CHECK_EQ(shape.block_tokens, models[i].tokens);
-        CHECK_EQ(shape.block_tokens * shape.token_bytes, shape.block_bytes);
-        KV_OK(mb_kv_close(kv));
     }
+    rt_close(dev);
+}
+
+/* The limit is that of the library's own choice. */
+TEST(a_group_that_is_asked_for_may_be_larger)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    struct mb_kv_shape all = shape_of(dev, 32, 32, 128, 32), two = shape_of(dev, 32, 32, 128, 2);
+
+    CHECK_EQ(all.groups, 1);
+    CHECK_EQ(all.block_tokens, 4);
+    CHECK_EQ(two.groups, 16);
+    CHECK_EQ(two.block_tokens, 64);
     rt_close(dev);
 }
 

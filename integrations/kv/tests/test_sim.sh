@@ -77,11 +77,13 @@ assert row["until_used_us"] == row["until_used_least_us"] > row["until_complete_
 assert 0 < row["floor_used_us"] < row["until_used_us"] and row["floor_complete_us"] <= row["floor_used_us"], row
 assert abs(row["added_used_us"] - (row["until_used_us"] - row["floor_used_us"])) < 0.02, row
 assert 0 < row["host_deciding_us"] < row["host_us"] and 0 < row["host_sync_us"] < row["host_us"], row'
-"$program" host --samples 3 >"$scratch/host"
+# So many rounds that memory is there for what they take, and not only at first.
+"$program" host --samples 40 >"$scratch/host"
 check "$scratch/host" '
 assert len(rows) == 2 * 17 and len({(row["model"], row["call"]) for row in rows}) == len(rows), rows
 for row in rows:
-    assert row["blocks"] == 1024 and row["rounds"] == 3 and 0 < row["least_us"] <= row["median_us"], row'
+    assert row["blocks"] == {"llama-2-7b": 256, "llama-3-8b": 1024}[row["model"]], row
+    assert row["rounds"] == 40 and 0 < row["least_us"] <= row["median_us"], row'
 
 # wrong STATUS WORD ARGUMENTS...
 wrong() {
