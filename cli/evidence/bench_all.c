@@ -27,7 +27,7 @@
 
 #include "moonbright.h"
 
-enum { WORDS_MAX = 24, JOBS_MAX = 96, INCLUDES_MAX = 64, BACKENDS_MAX = 16 };
+enum { WORDS_MAX = 24, JOBS_MAX = 96, INCLUDES_MAX = 256, BACKENDS_MAX = 16 };
 
 static const char sizes[] = "2MiB,16MiB,128MiB,512MiB,2GiB,8GiB";
 static const char *const traces[] = {"densenet161", "gpt2", "llama-recompute",

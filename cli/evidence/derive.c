@@ -129,8 +129,8 @@ static bool is_cache(const char *how, const char *place)
     return strncmp(how, place, strlen(place)) == 0 && !strchr(how, ','); /* behind it a label */
 }
 
-/* By how many times the one is better than the peer with the same kernels, of the same file, model,
-   size and kind. */
+/* By how many times the one is better than the peer with the same kernels, of the same run, model,
+   size and kind: two runs of one file differ by more than what is compared. */
 static double better(const struct figures *set, const struct figure *ours, const char *peer)
 {
     const struct figure *f;
@@ -138,8 +138,7 @@ static double better(const struct figures *set, const struct figure *ours, const
 
     while ((f = figures_next(set, &from, "kv", ours->what, NULL, ours->metric, ours->x)))
         if (f->kind == ours->kind && is_cache(f->how, peer) && f->value > 0 &&
-            strcmp(kernels_of(f->how), kernels_of(ours->how)) == 0 &&
-            strcmp(set->origins[f->origin].file, set->origins[ours->origin].file) == 0)
+            strcmp(kernels_of(f->how), kernels_of(ours->how)) == 0 && f->origin == ours->origin)
             return figure_direction(ours) > 0 ? ours->value / f->value : f->value / ours->value;
     return NAN;
 }

@@ -533,10 +533,13 @@ static void add_kv(struct loader *l, const struct json_value *root)
     bool modelled = strncmp(json_string(root, "figures", ""), "model", 5) == 0;
     struct figure f = figure_blank();
     unsigned before = l->set->count;
-    char name[96], how[80];
+    char name[96], how[80], layout[40] = "";
 
-    snprintf(how, sizeof(how), "%.30s%s%s", json_string(root, "cache", ""), *l->label ? ", " : "",
-             l->label);
+    /* Layouts that the library did not choose are not compared. */
+    if (json_get(root, "group_layers"))
+        snprintf(layout, sizeof(layout), ", groups of %.0f", json_number(root, "group_layers", 0));
+    snprintf(how, sizeof(how), "%.30s%s%s%s", json_string(root, "cache", ""), layout,
+             *l->label ? ", " : "", l->label);
     f.experiment = "kv";
     f.what = name;
     f.how = how;
