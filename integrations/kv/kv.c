@@ -21,10 +21,11 @@ enum {
     SEQUENCES_MAX = 1 << 20,
     /*
      * Bytes from a layer's token to its next one, at most, where the library chooses. Attention of
-     * one layer touches tokens times this many bytes of addresses, and what costs is that reach.
-     * On an H200, decoding is as fast as in a pool of blocks up to 36 GB, with 128 KiB from token
-     * to token, and takes twice the time at 64 GB and more, with 512 KiB: the translations no
-     * longer fit. The groups of a sequence are read one after the other, so smaller ones divide it.
+     * one layer reaches over tokens times this many bytes of addresses, whose translations do not
+     * fit beyond some reach. Measured on an H200 (doc/kv.md, "Layout"): with 128 KiB from token to
+     * token decoding is as fast as in a pool of blocks up to 34 GiB of reach, the most tried; with
+     * 512 KiB it is at 16 GiB, takes 1.3 times the time at 34, and twice the time from 64 on. The
+     * groups of a sequence are read one after the other, so smaller ones divide the reach.
      */
     GROUP_TOKEN_MAX = 128 << 10,
 };
