@@ -252,7 +252,7 @@ static void prime_windows(struct mb_device *dev)
         return;
     if (mb__alloc_pfn(dev->vm, dev->default_pool->id, frames, 0, &run, 1, &count) ||
         mb__free_pfn(dev->vm, dev->default_pool->id, run, NULL, 0))
-        mb__log(MB_LOG_WARN, "runtime", "no memory yet: %s", mb_error_detail());
+        mb__log(MB_LOG_INFO, "runtime", "no memory yet: %s", mb_error_detail());
     if (mb__alloc_va(dev->vm, MB_FRAME_BYTES, 0, &va) || mb__free_va(dev->vm, va, MB_FRAME_BYTES))
         mb__log(MB_LOG_WARN, "runtime", "no window yet: %s", mb_error_detail());
 }

@@ -71,5 +71,10 @@ elif [ -e "$library" ]; then
     else
         fail "tests/gpu/peers.py: $(tail -3 "$WORK/out")"
     fi
+    if python3 -B "$SOURCE/tests/gpu/first.py" "$library" backend:sim,driver_home:yes >"$WORK/out" 2>&1; then
+        says out "PASS: first"
+    else
+        fail "tests/gpu/first.py: $(tail -3 "$WORK/out")"
+    fi
 fi
 finish

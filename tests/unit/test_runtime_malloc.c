@@ -225,6 +225,35 @@ TEST(pointer_info_tells_where_an_address_belongs)
     rt_close(dev);
 }
 
+/* Where windows need a donor, it is of use: the first blocks come out of it. */
+TEST(the_donor_of_windows_serves_the_first_blocks)
+{
+    const char *const full = "backend:sim,device_memory:256m,driver_home:yes";
+    mb_device dev = rt_open(full);
+    struct mb_stats opened = rt_stats(dev);
+    char *first = rt_malloc(dev, 9 * RT_MIB, NULL), *second = rt_malloc(dev, 22 * RT_MIB, NULL);
+    mb_pool pool;
+
+    CHECK_EQ(opened.reserved_bytes, opened.overhead_bytes + 32 * RT_MIB);
+    CHECK_EQ(rt_stats(dev).reserved_bytes, opened.reserved_bytes);
+    RT_OK(mb_free_async(dev, first, NULL));
+    RT_OK(mb_free_async(dev, second, NULL));
+    RT_OK(mb_device_sync(dev));
+    RT_OK(mb_pool_default(dev, &pool));
+    RT_OK(mb_pool_trim(pool, 0));
+    CHECK_EQ(rt_stats(dev).reserved_bytes, rt_stats(dev).overhead_bytes);
+    first = rt_malloc(dev, 40 * RT_MIB, NULL);
+    RT_OK(mb_free_async(dev, first, NULL));
+    rt_close(dev);
+
+    /* Less than that is allowed: nothing is taken, and the device opens. */
+    dev = rt_open("backend:sim,device_memory:256m,driver_home:yes,limit:16m");
+    CHECK_EQ(rt_stats(dev).reserved_bytes, rt_stats(dev).overhead_bytes);
+    first = rt_malloc(dev, 9 * RT_MIB, NULL);
+    RT_OK(mb_free_async(dev, first, NULL));
+    rt_close(dev);
+}
+
 TEST(stitched_blocks_say_so)
 {
     enum { COUNT = 128 };
