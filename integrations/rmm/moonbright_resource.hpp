@@ -111,10 +111,9 @@ class resource
         owner_ =
             std::shared_ptr<void>(device, [](void *dev) { mb_close(static_cast<mb_device>(dev)); });
         device_ = device;
-        driver_tables_ = has_driver_tables(device);
     }
     /* A device that the caller keeps open for longer than every copy. */
-    explicit resource(mb_device device) : device_{device}, driver_tables_{has_driver_tables(device)}
+    explicit resource(mb_device device) : device_{device}
     {
     }
 
@@ -126,7 +125,10 @@ class resource
         check(alignment);
         if (mb_err err = mb_malloc_async(device_, bytes, detail::handle(stream), &out))
             detail::fail(err);
-        settle(out, detail::handle(stream));
+        if (mb_err err = mb_wait_mapped(device_, out)) { // CUDA's own copies may come at once
+            note(mb_free_async(device_, out, detail::handle(stream)));
+            detail::fail(err);
+        }
         return out;
     }
     template <class Stream>
@@ -178,29 +180,6 @@ class resource
             throw bad_alloc{"an alignment of " + std::to_string(alignment) +
                             " bytes was asked for; powers of two up to 512 are possible"};
     }
-    static bool has_driver_tables(mb_device device)
-    {
-        return std::string{mb_device_tables(device)} == "driver";
-    }
-    /*
-     * With driver tables CUDA's own copies and fills, which look an address up when they are called,
-     * know a stitched block only once it is mapped, and that happens in stream order. Device tables
-     * need no wait: the driver knows their window from the start.
-     */
-    void settle(void *ptr, mb_stream stream)
-    {
-        struct mb_pointer_info info = {};
-
-        if (!driver_tables_)
-            return;
-        mb_err err = mb_pointer_info(device_, ptr, &info);
-        if (!err && info.stitched)
-            err = mb_stream_sync(device_, stream);
-        if (err) {
-            note(mb_free_async(device_, ptr, stream));
-            detail::fail(err);
-        }
-    }
     static void note(mb_err err) noexcept
     {
         if (err)
@@ -210,7 +189,6 @@ class resource
 
     std::shared_ptr<void> owner_;
     mb_device device_ = nullptr;
-    bool driver_tables_ = false;
 };
 
 #ifdef MOONBRIGHT_HAS_RMM_BASE

@@ -28,8 +28,6 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic(mb_device) devices[MB__TORCH_DEVICES]; /* NULL: not open; set once, under lock */
 
-static bool driver_tables[MB__TORCH_DEVICES]; /* written before devices[] is */
-
 static struct {
     _Atomic uint64_t mallocs, frees, failures, bad_frees, recorded, pool_mallocs;
 } counts;
@@ -123,10 +121,8 @@ enum mb_err mb__torch_device(int device, mb_device *out)
     dev = atomic_load_explicit(&devices[device], memory_order_relaxed);
     if (!dev)
         err = mb_open(device, own_config(), &dev);
-    if (!err) {
-        driver_tables[device] = !strcmp(mb_device_tables(dev), "driver");
+    if (!err)
         atomic_store_explicit(&devices[device], dev, memory_order_release);
-    }
     pthread_mutex_unlock(&lock);
     if (err)
         return mb__torch_fail(err,
@@ -174,28 +170,6 @@ static enum mb_err malloc_failed(enum mb_err err, size_t bytes, int device)
                           device, mb_error_name(err), mb_error_detail());
 }
 
-/*
- * With driver tables: waits until the addresses of a newly stitched block are known to the vendor's
- * calls, which PyTorch may make with them at once. Windows that were mapped before are known:
- * whoever had them mapped has waited here. What this thread had mapped raises the count that it
- * saw; other threads' maps only cost a wait too many.
- */
-static enum mb_err settle(mb_device dev, int device, void *ptr, void *stream)
-{
-    static _Thread_local uint64_t seen[MB__TORCH_DEVICES];
-    struct mb_pointer_info info;
-    struct mb_stats stats;
-    enum mb_err err = mb_pointer_info(dev, ptr, &info);
-
-    if (err || !info.stitched)
-        return err;
-    err = mb_stats_get(dev, &stats);
-    if (err || stats.stitches == seen[device])
-        return err;
-    seen[device] = stats.stitches;
-    return mb_stream_sync(dev, stream);
-}
-
 enum mb_err mb__torch_malloc(size_t bytes, int device, void *stream, void **out)
 {
     mb_device dev = NULL;
@@ -222,8 +196,8 @@ enum mb_err mb__torch_malloc(size_t bytes, int device, void *stream, void **out)
     } else {
         err = mb_malloc_async(dev, bytes, stream, &ptr);
     }
-    if (!err && driver_tables[device])
-        err = settle(dev, device, ptr, stream); /* fails only when the device is lost */
+    if (!err)
+        err = mb_wait_mapped(dev, ptr); /* PyTorch copies at once; fails if the device is lost */
     if (err)
         return malloc_failed(err, bytes, device);
     atomic_fetch_add_explicit(&counts.mallocs, 1, memory_order_relaxed);

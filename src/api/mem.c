@@ -167,6 +167,14 @@ enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_pointer_in
     LOCKED_PTR(dev, ptr, mb__pointer_info(dev, ptr, out));
 }
 
+enum mb_err mb_wait_mapped(mb_device dev, const void *ptr)
+{
+    ENTER(dev);
+    if (!ptr || !dev->hw->caps.host_blocking)
+        return MB_OK;
+    return name_owner(dev, ptr, __func__, mb__wait_mapped(dev, ptr));
+}
+
 enum mb_err mb_set_remap_hook(mb_device dev, mb_remap_hook hook, void *user)
 {
     ENTER(dev);

@@ -50,6 +50,26 @@ enum mb_err mb__pointer_info(struct mb_device *dev, const void *ptr, struct mb_p
     return MB_OK;
 }
 
+enum mb_err mb__wait_mapped(struct mb_device *dev, const void *ptr)
+{
+    const struct mb_hw_ops *ops = dev->hw->ops;
+    struct mb_hw_fence mapped = {.stream = NULL};
+    struct mb__block *block;
+
+    mb__lock(&dev->lock);
+    block = mb__block_holding(dev, (uint64_t)(uintptr_t)ptr);
+    if (block && block->window && block->window->mapped_on) {
+        if (ops->fence_done(dev->hw, block->window->mapped))
+            block->window->mapped_on = NULL;
+        else
+            mapped = block->window->mapped;
+    }
+    mb__unlock(&dev->lock);
+    if (!block)
+        return mb__fail(MB_ERR_NOT_FOUND, "%p lies in no live block of this device", ptr);
+    return mapped.stream ? ops->fence_wait_host(dev->hw, mapped, 0) : MB_OK;
+}
+
 enum mb_err mb__device_fill(struct mb_device *dev, void *va, uint64_t bytes, uint64_t seed,
                             mb_stream native)
 {

@@ -11,6 +11,8 @@
 
 /* MB_ERR_NOT_FOUND: `ptr` lies in no live block and no mapping. */
 enum mb_err mb__pointer_info(struct mb_device *dev, const void *ptr, struct mb_pointer_info *out);
+/* As mb_wait_mapped(): takes the device's lock, and waits without it. */
+enum mb_err mb__wait_mapped(struct mb_device *dev, const void *ptr);
 
 enum mb_err mb__device_fill(struct mb_device *dev, void *va, uint64_t bytes, uint64_t seed,
                             mb_stream native);

@@ -94,22 +94,6 @@ struct source {
     mb_pool pool; /* NULL: the default one */
 };
 
-/*
- * With driver tables a stitched block is mapped in stream order, and CUDA's copies and fills, which
- * look addresses up when they are called, refuse it until then. Device tables need no wait: the
- * driver knows their window from the start.
- */
-static enum mb_err settle(mb_device dev, void *p, void *stream)
-{
-    struct mb_pointer_info info;
-    enum mb_err err;
-
-    if (strcmp(mb_device_tables(dev), "driver") != 0)
-        return MB_OK;
-    err = mb_pointer_info(dev, p, &info);
-    return err || !info.stitched ? err : mb_stream_sync(dev, stream);
-}
-
 static int take_async(const struct source *from, size_t bytes, void *stream, enum cuda_zero zero,
                       cu_ptr *ptr)
 {
@@ -124,7 +108,7 @@ static int take_async(const struct source *from, size_t bytes, void *stream, enu
     err = from->pool ? mb_pool_malloc_async(from->pool, bytes, side.stream, &p)
                      : mb_malloc_async(from->dev, bytes, side.stream, &p);
     if (!err)
-        err = settle(from->dev, p, side.stream);
+        err = mb_wait_mapped(from->dev, p); /* CUDA's copies may come at once */
     core_leave();
     if (lost(err))
         return zero == PER_THREAD ? REAL(alloc_async_pt, ptr, bytes, stream)

@@ -14,9 +14,16 @@ sys.modules["rmm"] = types.ModuleType("rmm")  # imported, and used by enable() o
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import callback_resource  # noqa: E402
 
+
+class PointerInfo(ctypes.Structure):
+    """struct mb_pointer_info."""
+    _fields_ = [("base", ctypes.c_void_p), ("bytes", ctypes.c_uint64), ("generation", ctypes.c_uint64),
+                ("driver_visible", ctypes.c_bool), ("stitched", ctypes.c_bool), ("aliases_high", ctypes.c_uint)]
+
+
 MIB = 1 << 20
 device = callback_resource.Device(0, "backend:cuda,tables:driver", sys.argv[1])
-stitched, info = 0, callback_resource.PointerInfo()
+stitched, info = 0, PointerInfo()
 for turn in range(20):
     small = [device.allocate(3 * MIB) for _ in range(40)]
     for block in small[::2]:
@@ -34,15 +41,15 @@ assert stitched, "no block was composed"
 small = [device.allocate(3 * MIB) for _ in range(40)]
 for block in small[::2]:
     device.deallocate(block, 3 * MIB)
-wait, free, given = device.c.mb_stream_sync, device.c.mb_free_async, []
-device.c.mb_stream_sync = lambda *_: 1
+wait, free, given = device.c.mb_wait_mapped, device.c.mb_free_async, []
+device.c.mb_wait_mapped = lambda *_: 1
 device.c.mb_free_async = lambda handle, block, stream: given.append(block.value) or free(handle, block, stream)
 try:
     device.allocate(48 * MIB)
     raise SystemExit("FAILED: a block whose mapping was not waited for was handed out")
 except MemoryError:
     assert len(given) == 1 and given[0], given
-device.c.mb_stream_sync, device.c.mb_free_async = wait, free
+device.c.mb_wait_mapped, device.c.mb_free_async = wait, free
 for block in small[1::2]:
     device.deallocate(block, 0)
 assert not device.c.mb_device_sync(device.handle)
