@@ -112,6 +112,7 @@ static void add_head(struct loader *l, const struct json_value *root)
     if (json_get(root, "driver") || strcmp(before, l->device) != 0)
         snprintf(l->driver, sizeof(l->driver), "%s", json_string(root, "driver", ""));
     register_origin(l, root);
+    l->suite_us[0] = l->suite_us[1] = 0; /* of a run that was cut off */
     l->pool = strcmp(json_string(root, "bench", ""), "cuda-async") == 0;
 }
 

@@ -24,7 +24,7 @@ enum {
      * one layer reaches over tokens times this many bytes of addresses, whose translations do not
      * fit beyond some reach. Measured on an H200 (doc/kv.md, "Layout"): with 128 KiB from token to
      * token decoding is as fast as in a pool of blocks up to 34 GiB of reach, the most tried; with
-     * 512 KiB it is at 16 GiB, takes 1.3 times the time at 34, and twice the time from 64 on. The
+     * 512 KiB it is at 16 GiB, takes 1.3 times the time at 34, and 1.7 to 2.4 times from 64 on. The
      * groups of a sequence are read one after the other, so smaller ones divide the reach.
      */
     GROUP_TOKEN_MAX = 128 << 10,

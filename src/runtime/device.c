@@ -243,16 +243,18 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
  */
 static void prime_windows(struct mb_device *dev)
 {
-    uint32_t frames = (uint32_t)(dev->hw->caps.slab_step_bytes / MB_FRAME_BYTES);
+    uint64_t bytes = dev->hw->caps.slab_step_bytes, limit = dev->config.vm.limit_bytes;
+    uint32_t frames = (uint32_t)(bytes / MB_FRAME_BYTES);
     unsigned count = 0;
     struct mb_run run;
     mb_va va;
 
     if (!dev->hw->caps.home_by_driver || dev->hw->caps.host_blocking)
         return;
-    if (mb__alloc_pfn(dev->vm, dev->default_pool->id, frames, 0, &run, 1, &count) ||
-        mb__free_pfn(dev->vm, dev->default_pool->id, run, NULL, 0))
-        mb__log(MB_LOG_INFO, "runtime", "no memory yet: %s", mb_error_detail());
+    if ((!limit || limit >= bytes) &&
+        (mb__alloc_pfn(dev->vm, dev->default_pool->id, frames, 0, &run, 1, &count) ||
+         mb__free_pfn(dev->vm, dev->default_pool->id, run, NULL, 0)))
+        mb__log(MB_LOG_WARN, "runtime", "no memory yet: %s", mb_error_detail());
     if (mb__alloc_va(dev->vm, MB_FRAME_BYTES, 0, &va) || mb__free_va(dev->vm, va, MB_FRAME_BYTES))
         mb__log(MB_LOG_WARN, "runtime", "no window yet: %s", mb_error_detail());
 }

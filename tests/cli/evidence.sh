@@ -224,12 +224,12 @@ json 'any(s["what"] == "map 2 GB, two GPUs at once" and s["kind"] == "measured" 
 # The vendor's pool is not MoonBright; what compared nothing is not compared.
 json 'all(f["how"] == "CUDA'"'"'s pool" for f in r["figures"] if "efficiency" in f["experiment"]
           and r["origins"][f["origin"]]["file"].endswith("pool-h200.jsonl"))'
-json 'any(s["what"].startswith("TTFT") and s["file"].endswith("kv-h200-7b-cuda.jsonl") and 12.7 < s["moonbright"] < 12.8
+json 'any(s["what"].startswith("TTFT") and s["file"].endswith("kv-h200.jsonl") and 3.1 < s["moonbright"] < 3.2
           for s in r["side_by_side"])'
 # With the same kernels on both sides, not the 1.09 of tables that a slower kernel reads.
 json 'any(s["what"].startswith("beam") and s["file"].endswith("kv-h200-groups.jsonl") and 1.23 < s["moonbright"] < 1.24
           for s in r["side_by_side"])'
-json 'any(f["how"] == "MoonBright over paged-flashinfer, at most" and "0.41 at least" in f["note"] for f in r["figures"])'
+json 'any(f["how"] == "MoonBright over paged-flashinfer, at most" and "0.98 at least" in f["note"] for f in r["figures"])'
 json 'any(s["what"] == "first touch of a page above a hit" and s["file"].endswith("h200-probe.jsonl") and s["moonbright"] == 839
           for s in r["side_by_side"])'
 # What was not reached is told: on NVIDIA's samples calls save less than was published, on average.
@@ -296,7 +296,9 @@ says err "possible on sim and cuda"
 run 2 bench all --html - --include
 run 2 bench all --no-run --html - --include "$WORK/missing.json"
 # NVIDIA's samples: published, the driver, MoonBright; a program that is wrong counts nowhere, one that fails anyway says nothing.
-run 0 bench all --no-run --json "$WORK/out" --html "$WORK/page.html" --include "$SOURCE/tests/data/samples.jsonl"
+# Before the run is one that was cut off, whose times are not of its sums.
+(head -3 "$SOURCE/tests/data/samples.jsonl" && cat "$SOURCE/tests/data/samples.jsonl") >"$WORK/samples.jsonl"
+run 0 bench all --no-run --json "$WORK/out" --html "$WORK/page.html" --include "$WORK/samples.jsonl"
 json '(s := {row["what"]: row for row in r["side_by_side"]}) and (
       s["allocation time saved, mean"]["published"] == 76.5 and abs(s["allocation time saved, mean"]["moonbright"] - 82.5) < 1e-6 and
       s["allocation time saved, most"]["published"] == 99.3 and abs(s["allocation time saved, most"]["moonbright"] - 90) < 1e-6 and

@@ -249,6 +249,7 @@ TEST(the_donor_of_windows_serves_the_first_blocks)
     /* Less than that is allowed: nothing is taken, and the device opens. */
     dev = rt_open("backend:sim,device_memory:256m,driver_home:yes,limit:16m");
     CHECK_EQ(rt_stats(dev).reserved_bytes, rt_stats(dev).overhead_bytes);
+    CHECK(!strstr(mb_error_detail(), "limit"));
     first = rt_malloc(dev, 9 * RT_MIB, NULL);
     RT_OK(mb_free_async(dev, first, NULL));
     rt_close(dev);
