@@ -534,7 +534,7 @@ static void add_kv(struct loader *l, const struct json_value *root)
     bool modelled = strncmp(json_string(root, "figures", ""), "model", 5) == 0;
     struct figure f = figure_blank();
     unsigned before = l->set->count;
-    char name[96], how[80], layout[40] = "";
+    char name[96], how[144], layout[40] = "";
 
     /* Layouts that the library did not choose are not compared. */
     if (json_get(root, "group_layers"))
