@@ -330,10 +330,10 @@ MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_poi
 /*
  * Waits on the host until the vendor's own calls, which look an address up when they are called
  * and not in stream order, know the live block that `ptr` lies in. With driver tables a block
- * composed of scattered frames is mapped in stream order, so copies and fills of the vendor's refuse
- * it until then; everything else is known at once, and then nothing waits, and with device tables
- * nothing is looked at either. Kernels need no such wait. Waits without a lock held, and for the
- * block's map alone, which comes behind the work of the stream that it was allocated on. NULL:
+ * composed of scattered frames is mapped in stream order, so copies and fills of the vendor's
+ * refuse it until then; everything else is known at once, and then nothing waits, and with device
+ * tables nothing is looked at either. Kernels need no such wait. Waits without a lock held, and for
+ * the block's map alone, which comes behind the work of the stream that it was allocated on. NULL:
  * nothing to wait for.
  * ERRORS  MB_ERR_NOT_FOUND: no live block (told with driver tables only), MB_ERR_DEVICE_LOST.
  */

@@ -238,8 +238,8 @@ static enum mb_err open_backend(struct mb_device *dev, const struct mb__config *
 
 /*
  * The first window costs the backend a donor, which is not to be had once memory has run out. The
- * smallest slab that can be one is taken before it, so that the donor's frames are of use: the first
- * allocations come out of them, and need no slab of their own.
+ * smallest slab that can be one is taken before it, so that the donor's frames are of use: the
+ * first allocations come out of them, and need no slab of their own.
  */
 static void prime_windows(struct mb_device *dev)
 {

@@ -283,8 +283,8 @@ TEST(stitched_blocks_say_so)
     rt_close(dev);
 }
 
-/* A composed block on a stream, behind a fill that the explorer may leave waiting. Entries whose batch
- * is under way are busy; their number before the wait is added to *before. */
+/* A composed block on a stream, behind a fill that the explorer may leave waiting. Entries whose
+ * batch is under way are busy; their number before the wait is added to *before. */
 static void compose_and_wait(unsigned seed, uint64_t *before)
 {
     enum { COUNT = 64 };

@@ -343,7 +343,7 @@ static enum mb_err take_frames(struct mb_cuda *dev, struct mb_cuda_slab *slab,
     return MB_OK;
 }
 
-/* What a slab costs, for who asks why a call took long ($MOONBRIGHT_LOG=debug); ends of the steps. */
+/* What a slab costs, for who asks why a call took long ($MOONBRIGHT_LOG=debug): ends of steps. */
 static void tell_cost(const struct mb_cuda_slab *slab, const uint64_t ns[5])
 {
     mb__log(MB_LOG_DEBUG, "cuda",
