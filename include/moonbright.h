@@ -334,7 +334,7 @@ MB_API enum mb_err mb_pointer_info(mb_device dev, const void *ptr, struct mb_poi
  * refuse it until then; everything else is known at once, and then nothing waits, and with device
  * tables nothing is looked at either. Kernels need no such wait. Waits without a lock held, and for
  * the block's map alone, which comes behind the work of the stream that it was allocated on. NULL:
- * nothing to wait for.
+ * nothing to wait for. Mappings of mb_mem_map_async() are no blocks: for these, mb_stream_sync().
  * ERRORS  MB_ERR_NOT_FOUND: no live block (told with driver tables only), MB_ERR_DEVICE_LOST.
  */
 MB_API enum mb_err mb_wait_mapped(mb_device dev, const void *ptr);

@@ -170,6 +170,21 @@ static enum mb_err malloc_failed(enum mb_err err, size_t bytes, int device)
                           device, mb_error_name(err), mb_error_detail());
 }
 
+/* From `pool`, NULL: the default one. PyTorch may copy at once, so the block's map is waited for;
+ * where that fails, as when the device is lost, the block goes back. */
+static enum mb_err take_block(mb_device dev, mb_pool pool, size_t bytes, void *stream, void **out)
+{
+    enum mb_err err = pool ? mb_pool_malloc_async(pool, bytes, stream, out)
+                           : mb_malloc_async(dev, bytes, stream, out);
+
+    if (err)
+        return err;
+    err = mb_wait_mapped(dev, *out);
+    if (err)
+        (void)mb_free_async(dev, *out, stream);
+    return err;
+}
+
 enum mb_err mb__torch_malloc(size_t bytes, int device, void *stream, void **out)
 {
     mb_device dev = NULL;
@@ -185,19 +200,15 @@ enum mb_err mb__torch_malloc(size_t bytes, int device, void *stream, void **out)
         /* The pool may have to grow, which the driver forbids in some modes of a capture. */
         int mode = mb__torch_capture_mode(MB__TORCH_CAPTURE_RELAXED);
 
-        err = mb_pool_malloc_async(pool, bytes, stream, &ptr);
+        err = take_block(dev, pool, bytes, stream, &ptr);
         (void)mb__torch_capture_mode(mode);
         if (!err)
             atomic_fetch_add_explicit(&counts.pool_mallocs, 1, memory_order_relaxed);
     } else if (mb__torch_sleeper_wanted(bytes)) {
         err = mb__torch_sleeper_malloc(dev, device, bytes, stream, &ptr);
-    } else if (thread_pools && thread_pool[device]) {
-        err = mb_pool_malloc_async(thread_pool[device], bytes, stream, &ptr);
     } else {
-        err = mb_malloc_async(dev, bytes, stream, &ptr);
+        err = take_block(dev, thread_pools ? thread_pool[device] : NULL, bytes, stream, &ptr);
     }
-    if (!err)
-        err = mb_wait_mapped(dev, ptr); /* PyTorch copies at once; fails if the device is lost */
     if (err)
         return malloc_failed(err, bytes, device);
     atomic_fetch_add_explicit(&counts.mallocs, 1, memory_order_relaxed);
