@@ -242,23 +242,35 @@ class Bench:
                   close=worst[kind] <= 2 * worst[place_of(kind)] + 1e-3 * size)
 
     def layout(self):
-        """What layers per group cost attention: one decode step of 8 sequences over ranges of each layout."""
+        """What layers per group cost attention: a decode step of 8 and of 32 sequences over ranges of each layout, beside
+        a pool of blocks."""
         tokens = 64 if self.cpu else 8192
+        groups = [n for n in (1, 2, 4, 8, 16, self.shape.layers) if self.shape.layers % n == 0]
 
-        def run(kind, _until):
-            if place_of(kind) not in RANGES:
+        def run(kind, until):
+            if kind == "concat":
                 return
-            for group in (1, 8, self.shape.layers):
-                if self.shape.layers % group:
-                    continue
-                cache = self.make(kind, tokens + 40, 8, group_layers=group)
-                seqs = [cache.begin([0] * 8, share=False)[0] for _ in range(8)]
-                cache.grow({s: tokens for s in seqs})
-                self.tell("layout", kind, group_layers=group, tokens=tokens,
-                          step_ms=self.time_steps(cache, seqs, tokens, 16))
-                self.drop(cache)
+            ranges = place_of(kind) in RANGES
+            for batch in (8, 32):
+                for group in reversed(groups) if ranges else (0,):
+                    labels = {"batch": batch, **({"group_layers": group} if ranges else {})}
+                    if time.monotonic() > until:
+                        self.tell("layout", kind, **labels, left_out="time")
+                        continue
+                    with self.tried("layout", kind, **labels):
+                        self.layout_point(kind, tokens, labels, group)
 
         self.each("layout", run)
+
+    def layout_point(self, kind, tokens, labels, group):
+        batch = labels["batch"]
+        cache = self.make(kind, tokens + 40, batch, group_layers=group, worth=batch)
+        seqs = [cache.begin([0] * 8, share=False)[0] for _ in range(batch)]
+        cache.grow({s: tokens for s in seqs})
+        self.tell("layout", kind, **labels, tokens=tokens, step_ms=self.time_steps(cache, seqs, tokens, 16))
+        for seq in seqs:
+            cache.end(seq)
+        self.drop(cache)
 
     def time_steps(self, cache, seqs, tokens, count):
         """Median milliseconds of a decode step; what the tokens are plays no part."""
@@ -511,7 +523,8 @@ class Server:
     def __init__(self, bench, cache, work, most):
         self.bench, self.cache, self.most = bench, cache, most
         self.waiting, self.running = list(work), []  # running: [seq, text, tokens to go, time of the first, tokens]
-        self.ttft, self.tpot, self.hits, self.asked, self.steps, self.busy = [], [], 0, 0, 0, 0.0
+        self.ttft, self.tpot, self.hits, self.asked, self.busy = [], [], 0, 0, 0.0
+        self.spent = {"admit": [], "step": []}  # seconds of each, by what it was
         self.full, self.room = 0.0, 0.0  # tokens, and tokens that blocks in use have room for, times seconds
 
     def now(self):
@@ -530,7 +543,6 @@ class Server:
     def step(self):
         logits = search.step(self.bench.model, self.cache, [r[1] for r in self.running],
                              [r[0] for r in self.running], [1] * len(self.running))
-        self.steps += 1
         for r, token in zip(list(self.running), logits.argmax(-1).tolist()):
             r[1].append(token)
             r[2] -= 1
@@ -549,27 +561,32 @@ class Server:
             if over and not self.running:
                 break
             if not over and self.waiting and self.waiting[0][0] <= start and len(self.running) < self.most:
-                self.admit()
+                what = "admit"
             elif self.running:
-                self.step()
+                what = "step"
             else:
                 time.sleep(0.0005)
                 continue
+            getattr(self, what)()
             spent = self.now() - start
+            self.spent[what].append(spent)
             self.busy += spent
             tokens, room = self.cache.occupancy()  # as it is from here on: about what it was meanwhile
             self.full, self.room = self.full + tokens * spent, self.room + room * spent
         elapsed = self.now()
         late = sum(when <= elapsed for when, _, _ in self.waiting)
-        self.ttft.sort(), self.tpot.sort()
+        for values in (self.ttft, self.tpot, *self.spent.values()):
+            values.sort()
         options = self.bench.o
         return dict(seed=options.seed, stretch=options.stretch, seconds=elapsed, busy_share=self.busy / elapsed,
                     admitted=len(self.ttft), finished=len(self.tpot), arrived_not_admitted=late,
-                    decode_steps=self.steps, prompt_tokens=self.asked, hit_share=self.hits / max(1, self.asked),
+                    decode_steps=len(self.spent["step"]), prompt_tokens=self.asked, hit_share=self.hits / max(1, self.asked),
                     inside_cache_share=self.cache.spent / max(1e-9, self.busy),
                     memory_efficiency=self.full / self.room if self.room else None,
                     **{f"{name}_p{p}_ms": 1e3 * values[(len(values) - 1) * p // 100]
-                       for name, values in (("ttft", self.ttft), ("tpot", self.tpot)) for p in (50, 99) if values})
+                       for name, values in (("ttft", self.ttft), ("tpot", self.tpot), *self.spent.items())
+                       for p in (50, 99) if values},
+                    **{f"{name}_seconds": sum(values) for name, values in self.spent.items()})
 
 
 def planned(text, seconds):

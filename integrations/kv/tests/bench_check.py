@@ -21,7 +21,7 @@ LIBRARY = str(pathlib.Path(sys.argv[1]).resolve())
 PLAIN = {"moonbright", "cuda-vmm"}
 RANGES = PLAIN | {"moonbright-flashinfer", "cuda-vmm-flashinfer"}
 KINDS = RANGES | {"paged", "paged-flashinfer", "concat"}
-WANTED = {"check": KINDS, "layout": RANGES, "attach": PLAIN, "prefix": KINDS, "beam": KINDS, "long": KINDS,
+WANTED = {"check": KINDS, "layout": KINDS - {"concat"}, "attach": PLAIN, "prefix": KINDS, "beam": KINDS, "long": KINDS,
           "serve": KINDS}
 
 
@@ -63,7 +63,10 @@ def check_all():
             assert 0 <= line["inside_cache_ms"] <= line["ttft_ms"] and len(line["all_ms"]) == 3, line
         if line["what"] == "long":
             assert len(line["all_ms"]) == 3 and (line["mapped_pages"] > 0) == (line["cache"] in RANGES), line
+        if line["what"] == "layout":
+            assert line["step_ms"] > 0 and ("group_layers" in line) == (line["cache"] in RANGES), line
         if line["what"] == "serve":
+            assert line["admit_seconds"] > 0 and line["step_p50_ms"] <= line["step_p99_ms"], line
             assert line["admitted"] == line["finished"] > 0 and line["decode_steps"] > 0, line
             full = line["memory_efficiency"]
             assert full == 1 if line["cache"] == "concat" else 0.5 < full < 1, line
