@@ -384,6 +384,22 @@ MB_API enum mb_err mb_verify_async(mb_device dev, const void *va, uint64_t bytes
                                    mb_stream stream);
 MB_API enum mb_err mb_copy_async(mb_device dev, void *dst, const void *src, uint64_t bytes,
                                  mb_stream stream);
+struct mb_copy {
+    void *dst;
+    const void *src;
+    uint64_t bytes; /* 0: nothing */
+};
+/*
+ * All copies of a list as one piece of work of the stream, with few launches or one. Among them
+ * there is no order: no destination may overlap the source or the destination of another copy, nor
+ * its own source. That is not checked; what such bytes hold afterwards is open. The list is read
+ * during the call. MB_OK for count 0.
+ * ERRORS  All copies are checked before anything is launched; MB_ERR_INVALID names the first that
+ * is not allowed, and nothing is copied. If the driver refuses a launch (MB_ERR_DRIVER,
+ * MB_ERR_DEVICE_LOST), copies of earlier launches may take place; the same call may be made again.
+ */
+MB_API enum mb_err mb_copy_list_async(mb_device dev, const struct mb_copy *list, unsigned count,
+                                      mb_stream stream);
 
 /* ------------------------------------------------------------------ measuring */
 

@@ -586,6 +586,21 @@ enum mb_err mb_copy_async(mb_device dev, void *dst, const void *src, uint64_t by
     LOCKED(dev, mb__device_copy(dev, dst, src, bytes, stream));
 }
 
+enum mb_err mb_copy_list_async(mb_device dev, const struct mb_copy *list, unsigned count,
+                               mb_stream stream)
+{
+    ENTER(dev);
+    NEED(list || !count, "mb_copy_list_async: %u copies and no list of them", count);
+    for (unsigned i = 0; i < count; i++)
+        NEED(!(((uintptr_t)list[i].dst | (uintptr_t)list[i].src | list[i].bytes) % 8),
+             "mb_copy_list_async: copy %u of 0 to %u: destination %p, source %p and size %llu must "
+             "be multiples of 8; nothing was copied",
+             i, count - 1, list[i].dst, list[i].src, (unsigned long long)list[i].bytes);
+    if (!count)
+        return MB_OK;
+    LOCKED(dev, mb__device_copy_list(dev, list, count, stream));
+}
+
 /* ------------------------------------------------------------------ statistics, checks */
 
 enum mb_err mb_stats_get(mb_device dev, struct mb_stats *out)

@@ -135,6 +135,10 @@ PASS(verify,
 PASS(copy,
      (struct mb_hw_dev * dev, struct mb_hw_stream *stream, mb_va dst, mb_va src, uint64_t bytes),
      (dev, stream, dst, src, bytes))
+PASS(copy_list,
+     (struct mb_hw_dev * dev, struct mb_hw_stream *stream, const struct mb_copy *list,
+      unsigned count),
+     (dev, stream, list, count))
 PASS(read_slots,
      (struct mb_hw_dev * dev, const struct mb_hw_view *view, uint32_t first, uint32_t count,
       struct mb_pte *out),

@@ -36,6 +36,7 @@
     X(fill)                                                                                        \
     X(verify)                                                                                      \
     X(copy)                                                                                        \
+    X(copy_list)                                                                                   \
     X(read_slots)                                                                                  \
     X(scrub_slots)                                                                                 \
     X(peer_access)

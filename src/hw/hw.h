@@ -210,6 +210,11 @@ struct mb_hw_ops {
                           uint64_t bytes, uint64_t seed);
     enum mb_err (*copy)(struct mb_hw_dev *dev, struct mb_hw_stream *stream, mb_va dst, mb_va src,
                         uint64_t bytes);
+    /* As mb_copy_list_async(): all is checked before anything is enqueued, and in no order among
+     * themselves. The list is read during the call. Only the driver's refusal of a launch may leave
+     * a part enqueued. */
+    enum mb_err (*copy_list)(struct mb_hw_dev *dev, struct mb_hw_stream *stream,
+                             const struct mb_copy *list, unsigned count);
 
     /* --- observation --- */
     void (*counters)(struct mb_hw_dev *dev, struct mb_hw_counters *out);

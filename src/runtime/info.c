@@ -111,3 +111,21 @@ enum mb_err mb__device_copy(struct mb_device *dev, void *dst, const void *src, u
     return dev->hw->ops->copy(dev->hw, stream->hw, mb__va((uint64_t)(uintptr_t)dst),
                               mb__va((uint64_t)(uintptr_t)src), bytes);
 }
+
+enum mb_err mb__device_copy_list(struct mb_device *dev, const struct mb_copy *list, unsigned count,
+                                 mb_stream native)
+{
+    struct mb__stream *stream;
+    enum mb_err err = mb__stream_get(dev, native, &stream);
+
+    for (unsigned i = 0; !err && i < count; i++) {
+        if (!list[i].bytes)
+            continue;
+        err = mb__debug_range(dev, list[i].dst, list[i].bytes, "mb_copy_list_async");
+        if (!err)
+            err = mb__debug_range(dev, list[i].src, list[i].bytes, "mb_copy_list_async");
+        if (err)
+            return mb__fail_in(err, "copy %u of 0 to %u", i, count - 1);
+    }
+    return err ? err : dev->hw->ops->copy_list(dev->hw, stream->hw, list, count);
+}

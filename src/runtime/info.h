@@ -20,6 +20,8 @@ enum mb_err mb__device_verify(struct mb_device *dev, const void *va, uint64_t by
                               mb_stream native);
 enum mb_err mb__device_copy(struct mb_device *dev, void *dst, const void *src, uint64_t bytes,
                             mb_stream native);
+enum mb_err mb__device_copy_list(struct mb_device *dev, const struct mb_copy *list, unsigned count,
+                                 mb_stream native);
 
 /* Takes the lock itself. ptr is not NULL. */
 enum mb_err mb__realloc(struct mb_device *dev, void *ptr, uint64_t requested, void **out);

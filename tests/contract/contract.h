@@ -84,6 +84,7 @@ typedef void (*contract_rule)(struct contract *c);
     X(scattered_frames_map)                                                                        \
     X(verify_counts_every_wrong_word)                                                              \
     X(copies_go_through_mappings)                                                                  \
+    X(lists_of_copies_are_made_whole)                                                              \
     X(an_alias_shows_the_same_memory)                                                              \
     X(a_remap_shows_the_new_frame)                                                                 \
     X(old_accesses_land_before_a_membar_ends)                                                      \

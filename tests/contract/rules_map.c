@@ -72,6 +72,87 @@ void contract_copies_go_through_mappings(struct contract *c)
     contract_sync(c);
 }
 
+enum {
+    LISTED = 400, /* more than one launch of any backend */
+    GAP = 16,     /* bytes between what copies write */
+};
+
+/* Pieces of 8 bytes to 32 KiB from the front half of a window to its back half, with gaps. */
+static void draw_list(struct contract *c, const struct contract_window *w, struct mb_copy *list)
+{
+    uint64_t from = contract_va(w, 0).addr, to = contract_va(w, 8).addr + GAP;
+
+    for (unsigned i = 0; i < LISTED; i++) {
+        uint64_t bytes = 8 * (1 + mb__rng_below(&c->rng, 4096));
+
+        from += 8 * mb__rng_below(&c->rng, 2);
+        to += 8 * mb__rng_below(&c->rng, 2);
+        /* Half of them in units of 16 bytes where the addresses are. */
+        if (i % 2 && bytes > 8)
+            bytes &= ~(uint64_t)15;
+        list[i] = (struct mb_copy){(void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes};
+        from += bytes;
+        to += bytes + GAP;
+    }
+    list[LISTED / 2].bytes = 0;
+}
+
+static void fill_at(struct contract *c, struct mb_hw_stream *s, const void *va, uint64_t bytes,
+                    uint64_t seed)
+{
+    CHECK_OK(c->hw->fill(c->dev, s, mb__va((uintptr_t)va), bytes, seed));
+}
+
+static void verify_at(struct contract *c, struct mb_hw_stream *s, const void *va, uint64_t bytes,
+                      uint64_t seed)
+{
+    CHECK_OK(c->hw->verify(c->dev, s, mb__va((uintptr_t)va), bytes, seed));
+}
+
+void contract_lists_of_copies_are_made_whole(struct contract *c)
+{
+    struct contract_window *w = contract_window(c, 16);
+    struct mb_hw_stream *s = contract_stream(c);
+    static const unsigned counts[] = {LISTED, 1, 17, 0};
+    struct mb_copy list[LISTED], bad;
+    mb_pfn pfns[16];
+
+    contract_frames(c, pfns, 16);
+    contract_map(c, s, w, 0, 16, pfns);
+    draw_list(c, w, list);
+    for (unsigned round = 0; round < 4; round++) {
+        unsigned count = counts[round];
+
+        for (unsigned i = 0; i < LISTED; i++) {
+            fill_at(c, s, list[i].src, list[i].bytes, 1000 * round + i);
+            fill_at(c, s, list[i].dst, list[i].bytes + GAP, 5000 + i);
+        }
+        CHECK_OK(c->hw->copy_list(c->dev, s, list, count));
+        for (unsigned i = 0; i < LISTED; i++) {
+            uint64_t bytes = list[i].bytes;
+
+            verify_at(c, s, list[i].dst, bytes, i < count ? 1000 * round + i : 5000 + i);
+            /* The words behind it, from the pattern's own start: fill the copied ones again. */
+            fill_at(c, s, list[i].dst, bytes, 5000 + i);
+            verify_at(c, s, list[i].dst, bytes + GAP, 5000 + i);
+        }
+    }
+    /* The last one is wrong: none is made. */
+    bad = list[LISTED - 1];
+    list[LISTED - 1].bytes -= 4;
+    CHECK_EQ(c->hw->copy_list(c->dev, s, list, LISTED), MB_ERR_INVALID);
+    list[LISTED - 1] = bad;
+    list[LISTED - 1].src = (const char *)bad.src + 4;
+    CHECK_EQ(c->hw->copy_list(c->dev, s, list, LISTED), MB_ERR_INVALID);
+    list[LISTED - 1] = bad;
+    list[LISTED - 1].dst = (char *)bad.dst + 4;
+    CHECK_EQ(c->hw->copy_list(c->dev, s, list, LISTED), MB_ERR_INVALID);
+    list[LISTED - 1] = bad;
+    for (unsigned i = 0; i < LISTED; i++)
+        verify_at(c, s, list[i].dst, list[i].bytes + GAP, 5000 + i);
+    contract_sync(c);
+}
+
 void contract_an_alias_shows_the_same_memory(struct contract *c)
 {
     struct contract_window *a = contract_window(c, 64), *b = contract_window(c, 64);

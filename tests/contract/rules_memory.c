@@ -35,7 +35,8 @@ void contract_caps_are_consistent(struct contract *c)
     CHECK(hw->va_reserve && hw->va_release && hw->slab_acquire && hw->slab_release);
     CHECK(hw->submit && hw->stream_create && hw->stream_destroy && hw->stream_open);
     CHECK(hw->stream_close && hw->fence_record && hw->fence_done && hw->fence_wait_stream);
-    CHECK(hw->fence_wait_host && hw->device_sync && hw->fill && hw->verify && hw->copy);
+    CHECK(hw->fence_wait_host && hw->device_sync && hw->fill && hw->verify && hw->copy &&
+          hw->copy_list);
     CHECK(hw->counters && hw->health && hw->read_slots);
     if (caps->tree_is_ours)
         CHECK(hw->table_alloc && hw->table_free && hw->root_phys);

@@ -275,6 +275,11 @@ class Device:
     def copy(self, target, source, size, stream=None):
         _lib.call("mb_copy_async", self.handle, target, source, size, stream)
 
+    def copy_list(self, copies, stream=None):
+        """(target, source, size) of each; all at once, so no target may overlap another copy."""
+        array = _lib.copies(copies)
+        _lib.call("mb_copy_list_async", self.handle, array, len(copies), stream)
+
     # statistics
     def stats(self):
         """struct mb_stats as a dict."""

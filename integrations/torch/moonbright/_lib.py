@@ -44,6 +44,10 @@ class MapOp(ctypes.Structure):
                 ("mem_offset", c_u64), ("src", c_void_p)]
 
 
+class Copy(ctypes.Structure):
+    _fields_ = [("dst", c_void_p), ("src", c_void_p), ("bytes", c_u64)]
+
+
 class PointerInfo(ctypes.Structure):
     _fields_ = [("base", c_void_p), ("bytes", c_u64), ("generation", c_u64), ("driver_visible", ctypes.c_bool),
                 ("stitched", ctypes.c_bool), ("aliases_high", ctypes.c_uint)]
@@ -97,6 +101,7 @@ _CALLS = {
     "mb_fill_async": [c_void_p, c_void_p, c_u64, c_u64, c_void_p],
     "mb_verify_async": [c_void_p, c_void_p, c_u64, c_u64, c_void_p],
     "mb_copy_async": [c_void_p, c_void_p, c_void_p, c_u64, c_void_p],
+    "mb_copy_list_async": [c_void_p, _P(Copy), ctypes.c_uint, c_void_p],
     "mb_stats_get": [c_void_p, _P(Stats)],
     "mb_stats_reset_peaks": [c_void_p],
     "mb_stats_text": [c_void_p, c_int, c_char_p, c_size_t, _P(c_size_t)],
@@ -219,6 +224,15 @@ def _check_arguments(name, kinds, arguments):
 def call(name, *arguments):
     _check_arguments(name, _CALLS[name], arguments)
     check(getattr(library(), name)(*arguments))
+
+
+def copies(copies):
+    """An array of struct mb_copy from (target, source, size) of each."""
+    array = (Copy * len(copies))()
+    for number, (target, source, size) in enumerate(copies):
+        _check_arguments(f"copy {number} of mb_copy_list_async", (c_void_p, c_void_p, c_u64), (target, source, size))
+        array[number] = (target, source, size)
+    return array
 
 
 def call_plugin(name, *arguments):

@@ -59,6 +59,27 @@ class Devices(unittest.TestCase):
         for stream in (one, two):
             d.destroy_stream(stream)
 
+    def test_lists_of_copies(self):
+        d = self.device
+        source, target = d.malloc(4 * MIB), d.malloc(4 * MIB)
+        d.fill(target, 4 * MIB, 99)
+        parts = [(target + at, source + at, size) for at, size in ((0, 8), (MIB, MIB), (3 * MIB, 4096), (8192, 0))]
+        for seed, (_, where, size) in enumerate(parts):
+            d.fill(where, size, seed)
+        before = d.stats()["wrong_words"]
+        d.copy_list(parts)
+        for seed, (where, _, size) in enumerate(parts):
+            d.verify(where, size, seed)
+        d.copy_list([])
+        with self.assertRaisesRegex(moonbright.MoonbrightError, "copy 1 of 0 to 1"):
+            d.copy_list([parts[0], (target, source, 12)])
+        with self.assertRaisesRegex(moonbright.MoonbrightError, "copy 0 of .* allowed are"):
+            d.copy_list([(target, source, 1 << 64)])
+        d.sync()
+        self.assertEqual(d.stats()["wrong_words"], before)
+        for pointer in (source, target):
+            d.free(pointer)
+
     def test_realloc_and_pointer_info(self):
         pointer = self.device.malloc(MIB)
         pointer = self.device.realloc(pointer, 5 * MIB)

@@ -187,6 +187,7 @@ struct mb_cuda {
     /* Kernels; constant after open. */
     cu_module module;
     cu_function pop_s, pop_m, pop_l, pop_xl, pop_ring, await, trap, nop, fill, verify, copy;
+    cu_function copy_list_s, copy_list_l;
     unsigned multiprocessors;
     cu_stream private_stream; /* the watchdog's, for ending the context */
 
@@ -458,5 +459,7 @@ enum mb_err mb__cuda_verify(struct mb_hw_dev *hw, struct mb_hw_stream *stream, m
                             uint64_t bytes, uint64_t seed);
 enum mb_err mb__cuda_copy(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb_va dst, mb_va src,
                           uint64_t bytes);
+enum mb_err mb__cuda_copy_list(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                               const struct mb_copy *list, unsigned count);
 
 #endif

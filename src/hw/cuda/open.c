@@ -155,11 +155,19 @@ static enum mb_err load_kernels(struct mb_cuda *dev)
     struct {
         cu_function *to;
         const char *name;
-    } list[] = {
-        {&dev->pop_s, "mb_pop_s"},   {&dev->pop_m, "mb_pop_m"},       {&dev->pop_l, "mb_pop_l"},
-        {&dev->pop_xl, "mb_pop_xl"}, {&dev->pop_ring, "mb_pop_ring"}, {&dev->await, "mb_await"},
-        {&dev->trap, "mb_trap"},     {&dev->nop, "mb_nop"},           {&dev->fill, "mb_fill"},
-        {&dev->verify, "mb_verify"}, {&dev->copy, "mb_copy"}};
+    } list[] = {{&dev->pop_s, "mb_pop_s"},
+                {&dev->pop_m, "mb_pop_m"},
+                {&dev->pop_l, "mb_pop_l"},
+                {&dev->pop_xl, "mb_pop_xl"},
+                {&dev->pop_ring, "mb_pop_ring"},
+                {&dev->await, "mb_await"},
+                {&dev->trap, "mb_trap"},
+                {&dev->nop, "mb_nop"},
+                {&dev->fill, "mb_fill"},
+                {&dev->verify, "mb_verify"},
+                {&dev->copy, "mb_copy"},
+                {&dev->copy_list_s, "mb_copy_list_s"},
+                {&dev->copy_list_l, "mb_copy_list_l"}};
     enum mb_err err;
 
     if (!mb__cuda_fatbin_size)
@@ -539,6 +547,7 @@ static const struct mb_hw_ops ops = {
     .fill = mb__cuda_fill,
     .verify = mb__cuda_verify,
     .copy = mb__cuda_copy,
+    .copy_list = mb__cuda_copy_list,
     .counters = counters,
     .health = health,
     .read_slots = mb__cuda_read_slots,

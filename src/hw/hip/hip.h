@@ -209,6 +209,8 @@ enum mb_err mb__hip_verify(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb
                            uint64_t bytes, uint64_t seed);
 enum mb_err mb__hip_copy(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb_va dst, mb_va src,
                          uint64_t bytes);
+enum mb_err mb__hip_copy_list(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                              const struct mb_copy *list, unsigned count);
 /* The code objects of this build, newest GPU first; name NULL ends the list. */
 struct mb_hip_code {
     const char *name; /* "gfx90a" */

@@ -330,6 +330,7 @@ static const struct mb_hw_ops ops = {
     .fill = mb__hip_fill,
     .verify = mb__hip_verify,
     .copy = mb__hip_copy,
+    .copy_list = mb__hip_copy_list,
     .counters = counters,
     .health = health,
     .read_slots = mb__hip_read_slots,

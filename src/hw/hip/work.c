@@ -147,21 +147,53 @@ enum mb_err mb__hip_verify(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb
     return err;
 }
 
+/* Checked, and the context entered. */
+static enum mb_err launch_copy(struct mb_hip *dev, struct mb_hw_stream *stream, uint64_t dst,
+                               uint64_t src, uint64_t words)
+{
+    uint64_t blocks = blocks_of(dev, words), step = blocks * THREADS;
+    void *params[] = {&dst, &src, &words, &step};
+
+    return words ? launch(dev, dev->copy, stream, blocks, params, "launching copy") : MB_OK;
+}
+
 enum mb_err mb__hip_copy(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb_va dst, mb_va src,
                          uint64_t bytes)
 {
     struct mb_hip *dev = mb__hip(hw);
-    uint64_t words = bytes / 8, blocks = blocks_of(dev, words), step = blocks * THREADS;
-    void *params[] = {&dst.addr, &src.addr, &words, &step};
     struct mb_hip_scope scope;
     enum mb_err err = check(dst.addr, src.addr, bytes);
 
-    if (err || !words)
+    if (err || !bytes)
         return err;
     err = mb__hip_enter(dev, &scope);
     if (err)
         return err;
-    err = launch(dev, dev->copy, stream, blocks, params, "launching copy");
+    err = launch_copy(dev, stream, dst.addr, src.addr, bytes / 8);
+    mb__hip_leave(dev, &scope);
+    return err;
+}
+
+enum mb_err mb__hip_copy_list(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                              const struct mb_copy *list, unsigned count)
+{
+    struct mb_hip *dev = mb__hip(hw);
+    struct mb_hip_scope scope;
+    enum mb_err err = MB_OK;
+
+    for (unsigned i = 0; !err && i < count; i++) {
+        err = check((uintptr_t)list[i].dst, (uintptr_t)list[i].src, list[i].bytes);
+        if (err)
+            return mb__fail_in(err, "copy %u of 0 to %u", i, count - 1);
+    }
+    if (err || !count)
+        return err;
+    err = mb__hip_enter(dev, &scope);
+    if (err)
+        return err;
+    for (unsigned i = 0; !err && i < count; i++)
+        err = launch_copy(dev, stream, (uintptr_t)list[i].dst, (uintptr_t)list[i].src,
+                          list[i].bytes / 8);
     mb__hip_leave(dev, &scope);
     return err;
 }

@@ -598,6 +598,9 @@ void mb__sim_land_all(struct sim_dev *dev, const struct mb_hw_stream *stream, un
 /* Is an access to be recorded instead? *err says whether that worked. */
 bool mb__sim_graph_takes(struct mb_hw_stream *stream, enum sim_op_kind kind, mb_va va, mb_va src,
                          uint64_t bytes, uint64_t seed, enum mb_err *err);
+/* The same for copies: all of them or none. */
+bool mb__sim_graph_takes_list(struct mb_hw_stream *stream, const struct mb_copy *list,
+                              unsigned count, enum mb_err *err);
 /* The stream waits for a point of `other`. inside: of its capture, so the stream is captured too
  * from now on. Lock held. MB_ERR_NOT_SUPPORTED: that is not in this graph. */
 enum mb_err mb__sim_capture_wait(struct mb_hw_stream *stream, struct mb_hw_stream *other,
@@ -646,6 +649,8 @@ enum mb_err mb__sim_verify(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb
                            uint64_t bytes, uint64_t seed);
 enum mb_err mb__sim_copy(struct mb_hw_dev *hw, struct mb_hw_stream *stream, mb_va dst, mb_va src,
                          uint64_t bytes);
+enum mb_err mb__sim_copy_list(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                              const struct mb_copy *list, unsigned count);
 /* Enqueues an access operation; `flags` of enum sim_op_flag. Lock held. */
 enum mb_err mb__sim_access_enqueue(struct sim_dev *dev, struct mb_hw_stream *stream,
                                    enum sim_op_kind kind, mb_va va, mb_va src, uint64_t bytes,

@@ -51,6 +51,21 @@ bool mb__sim_graph_takes(struct mb_hw_stream *stream, enum sim_op_kind kind, mb_
     return true;
 }
 
+bool mb__sim_graph_takes_list(struct mb_hw_stream *stream, const struct mb_copy *list,
+                              unsigned count, enum mb_err *err)
+{
+    if (!stream->graph)
+        return false;
+    *err = MB_VEC_RESERVE(&stream->graph->nodes, stream->graph->nodes.count + count)
+               ? MB_OK
+               : mb__fail(MB_ERR_HOST_MEMORY, "software GPU: no host memory for a graph");
+    for (unsigned i = 0; !*err && i < count; i++)
+        if (list[i].bytes)
+            (void)mb__sim_graph_takes(stream, SIM_OP_COPY, mb__va((uintptr_t)list[i].dst),
+                                      mb__va((uintptr_t)list[i].src), list[i].bytes, 0, err);
+    return true;
+}
+
 enum mb_err mb__sim_capture_wait(struct mb_hw_stream *stream, struct mb_hw_stream *other,
                                  bool inside)
 {

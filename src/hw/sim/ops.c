@@ -458,6 +458,7 @@ static const struct mb_hw_ops sim_ops = {
     .fill = mb__sim_fill,
     .verify = mb__sim_verify,
     .copy = mb__sim_copy,
+    .copy_list = mb__sim_copy_list,
     .counters = sim_counters_op,
     .health = sim_health,
     .intend = sim_intend,

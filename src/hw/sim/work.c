@@ -31,22 +31,45 @@ static const char *work_name(enum sim_op_kind kind)
     return kind == SIM_OP_FILL ? "fill" : kind == SIM_OP_VERIFY ? "verify" : "copy";
 }
 
-/* Expectations of the access, into the payload: first the range, then the source of a copy. */
-static enum mb_err snapshot(struct sim_dev *dev, const struct sim_op *like, uint32_t *runs,
-                            uint32_t *src_runs)
+/* Expectations of the access, into dev->scratch: first the range, then the source of a copy. */
+static enum mb_err snapshot(struct sim_dev *dev, struct sim_op *op)
 {
+    bool copy = op->kind == SIM_OP_COPY;
+
     dev->scratch_count = 0;
-    *runs = *src_runs = 0;
     if (!dev->judge)
         return MB_OK;
-    *runs = mb__sim_oracle_snapshot(dev, like->access.va, like->access.bytes);
-    if (like->kind == SIM_OP_COPY)
-        *src_runs = mb__sim_oracle_snapshot(dev, like->access.src, like->access.bytes);
-    if (!*runs || (like->kind == SIM_OP_COPY && !*src_runs))
+    op->access.runs = mb__sim_oracle_snapshot(dev, op->access.va, op->access.bytes);
+    if (copy)
+        op->access.src_runs = mb__sim_oracle_snapshot(dev, op->access.src, op->access.bytes);
+    if (!op->access.runs || (copy && !op->access.src_runs))
         return mb__fail(MB_ERR_HOST_MEMORY,
                         "software GPU: no host memory for the expectations of %s",
-                        work_name((enum sim_op_kind)like->kind));
+                        work_name((enum sim_op_kind)op->kind));
     return MB_OK;
+}
+
+/* Behind a snapshot of `like`; there is room on the stream. */
+static void push(struct sim_dev *dev, struct mb_hw_stream *stream, const struct sim_op *like,
+                 unsigned flags)
+{
+    struct sim_op *op = mb__sim_stream_push(stream, (enum sim_op_kind)like->kind);
+
+    op->flags = (uint8_t)flags;
+    op->access = like->access;
+    if (like->access.runs == 1 && !like->access.src_runs)
+        op->access.pfn = dev->scratch[0];
+    else if (like->access.runs)
+        mb__sim_stream_append(stream, op, dev->scratch, (uint32_t)dev->scratch_count);
+}
+
+/* Room for operations on the stream, and what the host knows by now in front of them. */
+static enum mb_err make_room(struct sim_dev *dev, struct mb_hw_stream *stream, size_t ops,
+                             size_t words)
+{
+    enum mb_err err = dev->races.on ? mb__sim_race_enqueue(dev, stream) : MB_OK;
+
+    return err ? err : mb__sim_stream_reserve(stream, ops, words);
 }
 
 enum mb_err mb__sim_access_enqueue(struct sim_dev *dev, struct mb_hw_stream *stream,
@@ -54,8 +77,6 @@ enum mb_err mb__sim_access_enqueue(struct sim_dev *dev, struct mb_hw_stream *str
                                    uint64_t seed, unsigned flags)
 {
     struct sim_op like = {.kind = (uint8_t)kind};
-    uint32_t runs, src_runs;
-    struct sim_op *op;
     enum mb_err err = mb__sim_alive(dev);
 
     if (!err)
@@ -67,27 +88,94 @@ enum mb_err mb__sim_access_enqueue(struct sim_dev *dev, struct mb_hw_stream *str
     like.access.va = va.addr;
     like.access.src = src.addr;
     like.access.bytes = bytes;
-    err = snapshot(dev, &like, &runs, &src_runs);
-    if (!err && dev->races.on)
-        err = mb__sim_race_enqueue(dev, stream);
+    like.access.seed = seed;
+    err = snapshot(dev, &like);
     if (!err)
-        err = mb__sim_stream_reserve(stream, 1, dev->scratch_count);
+        err = make_room(dev, stream, 1, dev->scratch_count);
     if (err)
         return err;
     dev->host_ns += dev->model->launch_ns;
-    op = mb__sim_stream_push(stream, kind);
-    op->flags = (uint8_t)flags;
-    op->access = like.access;
-    op->access.seed = seed;
-    op->access.runs = runs;
-    op->access.src_runs = src_runs;
-    if (runs == 1 && !src_runs)
-        op->access.pfn = dev->scratch[0];
-    else if (runs)
-        mb__sim_stream_append(stream, op, dev->scratch, (uint32_t)dev->scratch_count);
+    push(dev, stream, &like, flags);
     mb__sim_engine_kick(dev);
     return MB_OK;
 }
+
+/* ------------------------------------------------------------ lists of copies */
+
+static enum mb_err check_list(const struct sim_dev *dev, const struct mb_copy *list, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        enum mb_err err = MB_OK;
+
+        if (list[i].bytes)
+            err = check_range(dev, "copy", (uintptr_t)list[i].dst, list[i].bytes);
+        if (!err && list[i].bytes)
+            err = check_range(dev, "copy", (uintptr_t)list[i].src, list[i].bytes);
+        if (err)
+            return mb__fail_in(err, "copy %u of 0 to %u", i, count - 1);
+    }
+    return MB_OK;
+}
+
+static enum mb_err snapshot_copy(struct sim_dev *dev, const struct mb_copy *copy, struct sim_op *op)
+{
+    *op = (struct sim_op){.kind = SIM_OP_COPY};
+    op->access.va = (uintptr_t)copy->dst;
+    op->access.src = (uintptr_t)copy->src;
+    op->access.bytes = copy->bytes;
+    return snapshot(dev, op);
+}
+
+/* All of them or none: the expectations are taken twice, first for their size and for all that can
+ * fail. One launch; in explore mode another copy is the first each time. */
+static enum mb_err enqueue_list(struct sim_dev *dev, struct mb_hw_stream *stream,
+                                const struct mb_copy *list, unsigned count)
+{
+    unsigned first = dev->explore ? (unsigned)sim_random_below(dev, count) : 0;
+    size_t words = 0;
+    struct sim_op op;
+    enum mb_err err = MB_OK;
+
+    for (unsigned i = 0; !err && i < count; i++) {
+        if (!list[i].bytes)
+            continue;
+        err = snapshot_copy(dev, &list[i], &op);
+        words += dev->scratch_count;
+    }
+    if (!err)
+        err = make_room(dev, stream, count, words);
+    if (err)
+        return err;
+    dev->host_ns += dev->model->launch_ns;
+    for (unsigned i = 0; i < count; i++) {
+        const struct mb_copy *copy = &list[(first + i) % count];
+
+        if (!copy->bytes)
+            continue;
+        (void)snapshot_copy(dev, copy, &op); /* has room since the first time */
+        push(dev, stream, &op, dev->copy_engine ? SIM_OP_CE : 0);
+    }
+    mb__sim_engine_kick(dev);
+    return MB_OK;
+}
+
+enum mb_err mb__sim_copy_list(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
+                              const struct mb_copy *list, unsigned count)
+{
+    struct sim_dev *dev = sim_dev_of(hw);
+    enum mb_err err;
+
+    sim_lock(dev);
+    err = mb__sim_alive(dev);
+    if (!err)
+        err = check_list(dev, list, count);
+    if (!err && count && !mb__sim_graph_takes_list(stream, list, count, &err))
+        err = enqueue_list(dev, stream, list, count);
+    sim_unlock(dev);
+    return err;
+}
+
+/* ------------------------------------------------------------ one access */
 
 static enum mb_err enqueue(struct mb_hw_dev *hw, struct mb_hw_stream *stream, enum sim_op_kind kind,
                            mb_va va, mb_va src, uint64_t bytes, uint64_t seed)

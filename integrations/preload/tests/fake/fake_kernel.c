@@ -11,15 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cuda/copy_list.h"
 #include "kernels/pattern.h"
 
 enum { MOST = 4 };
 
+/* Arguments are kept one behind the other, each from a word of its own on. */
 struct fake_kernel {
     const char *name;
     void (*run)(const uint64_t *a);
-    unsigned count;            /* of parameters */
-    unsigned char bytes[MOST]; /* of each */
+    unsigned count;             /* of parameters */
+    unsigned short bytes[MOST]; /* of each */
 };
 
 static uint64_t *words_at(uint64_t address)
@@ -46,6 +48,23 @@ static void verify(const uint64_t *a)
 static void copy(const uint64_t *a)
 {
     memmove(words_at(a[0]), words_at(a[1]), a[2] * 8);
+}
+
+static void copy_entries(const struct mb_copy_entry *entry, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++)
+        memmove(words_at(entry[i].dst), words_at(entry[i].src), entry[i].bytes);
+}
+
+/* What the host left empty holds copies of nothing. */
+static void copy_list_s(const uint64_t *a)
+{
+    copy_entries(((const struct mb_copy_list_s *)(const void *)a)->entry, MB_COPY_LIST_S);
+}
+
+static void copy_list_l(const uint64_t *a)
+{
+    copy_entries(((const struct mb_copy_list_l *)(const void *)a)->entry, MB_COPY_LIST_L);
 }
 
 static void peek(const uint64_t *a)
@@ -81,6 +100,8 @@ static const struct fake_kernel kernels[] = {
     {"mb_fill", fill, 3, {8, 8, 8}},
     {"mb_verify", verify, 4, {8, 8, 8, 8}},
     {"mb_copy", copy, 3, {8, 8, 8}},
+    {"mb_copy_list_s", copy_list_s, 1, {sizeof(struct mb_copy_list_s)}},
+    {"mb_copy_list_l", copy_list_l, 1, {sizeof(struct mb_copy_list_l)}},
     {"mb_peek", peek, 3, {8, 4, 8}},
     {"mb_poke", poke, 3, {8, 4, 8}},
     {"mb_touch", touch, 4, {8, 8, 4, 8}},
@@ -109,10 +130,16 @@ const struct fake_kernel *fake_kernel_known(const void *function)
 
 void *fake_kernel_arguments(const struct fake_kernel *kernel, void **params)
 {
-    uint64_t *a = calloc(MOST, sizeof(*a));
+    size_t words = 0;
+    uint64_t *a;
 
-    for (unsigned i = 0; a && i < kernel->count; i++)
-        memcpy(&a[i], params[i], kernel->bytes[i]);
+    for (unsigned i = 0; i < kernel->count; i++)
+        words += (kernel->bytes[i] + 7u) / 8;
+    a = calloc(words + 1, sizeof(*a));
+    for (unsigned i = 0, at = 0; a && i < kernel->count; i++) {
+        memcpy(&a[at], params[i], kernel->bytes[i]);
+        at += (kernel->bytes[i] + 7u) / 8;
+    }
     return a;
 }
 
