@@ -257,7 +257,7 @@ static enum mb_err copy_tails(struct mb_kv *kv, mb_stream stream)
 
     for (uint32_t i = 0; i < kv->tail_count; i++)
         for (uint32_t g = 0; g < kv->shape.groups; g++)
-            kv->copies[count++] = (struct mb_kv_copy){
+            kv->copies[count++] = (struct mb_copy){
                 .dst = place_va(kv, &kv->slots[kv->tails[i].slot], g, kv->tails[i].place),
                 .src = kv->staging + i * kv->shape.block_bytes + g * kv->shape.page_bytes,
                 .bytes = kv->tails[i].tokens * kv->token_stride,

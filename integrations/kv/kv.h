@@ -123,7 +123,7 @@ struct mb_kv {
     struct kv_undo *undo; /* max_sequences */
     char *staging;        /* addresses that show the sources of copies; groups pages per tail */
     uint32_t staged;      /* places of it that show something */
-    struct mb_kv_copy *copies;
+    struct mb_copy *copies;
     struct mb_map_op *ops;
     uint32_t op_count, op_capacity;
     uint32_t op_first; /* operations may be joined from here on */

@@ -34,14 +34,10 @@ static enum mb_err device_map(void *user, const struct mb_map_op *ops, unsigned 
     return mb_mem_map_async(device_of(user), ops, count, stream);
 }
 
-static enum mb_err device_copy(void *user, const struct mb_kv_copy *list, unsigned count,
+static enum mb_err device_copy(void *user, const struct mb_copy *list, unsigned count,
                                mb_stream stream)
 {
-    enum mb_err err = MB_OK;
-
-    for (unsigned i = 0; !err && i < count; i++)
-        err = mb_copy_async(device_of(user), list[i].dst, list[i].src, list[i].bytes, stream);
-    return err;
+    return mb_copy_list_async(device_of(user), list, count, stream);
 }
 
 static enum mb_err device_order(void *user, mb_stream from, mb_stream to)

@@ -36,13 +36,6 @@ MB_HANDLE(mb_kv);
 typedef uint64_t mb_kv_seq;    /* 0 is never one */
 typedef uint64_t mb_kv_prefix; /* 0 is never one */
 
-/* What one copy of a sequence's tail has to move; addresses are the device's. */
-struct mb_kv_copy {
-    void *dst;
-    const void *src;
-    uint64_t bytes;
-};
-
 /* Who provides addresses and pages. All calls are made under the cache's lock. */
 struct mb_kv_mapper {
     void *user;
@@ -53,9 +46,8 @@ struct mb_kv_mapper {
     void (*release)(void *user, mb_mem mem);
     /* All or nothing, as mb_mem_map_async(); MB_ALIAS is not used. */
     enum mb_err (*map)(void *user, const struct mb_map_op *ops, unsigned count, mb_stream stream);
-    /* In stream order; the copies do not overlap. */
-    enum mb_err (*copy)(void *user, const struct mb_kv_copy *list, unsigned count,
-                        mb_stream stream);
+    /* Tails of sequences, in stream order; the copies do not overlap. As mb_copy_list_async(). */
+    enum mb_err (*copy)(void *user, const struct mb_copy *list, unsigned count, mb_stream stream);
     /* Later work of `to` comes after what `from` holds now. */
     enum mb_err (*order)(void *user, mb_stream from, mb_stream to);
     const char *(*detail)(void *user); /* text of the last failure on this thread */

@@ -101,12 +101,12 @@ if triton:
         tl.store(out_ptr + row * D + dims, out.to(out_ptr.dtype.element_ty))
 
     @triton.jit
-    def _copy_kernel(dst_ptr, src_ptr, words_ptr, like_ptr, TILE: tl.constexpr):
-        one = tl.program_id(0)
+    def _copy_kernel(list_ptr, TILE: tl.constexpr):
+        one = list_ptr + 3 * tl.program_id(0)
         i = tl.program_id(1) * TILE + tl.arange(0, TILE)
-        live = i < tl.load(words_ptr + one)
-        dst = tl.multiple_of(tl.load(dst_ptr + one).to(like_ptr.dtype), 16)
-        src = tl.multiple_of(tl.load(src_ptr + one).to(like_ptr.dtype), 16)
+        dst = tl.multiple_of(tl.load(one).to(list_ptr.dtype), 16)
+        src = tl.multiple_of(tl.load(one + 1).to(list_ptr.dtype), 16)
+        live = i < tl.load(one + 2) // 8
         tl.store(dst + i, tl.load(src + i, mask=live), mask=live)
 
     @triton.jit
@@ -119,11 +119,11 @@ if triton:
 
 
 def copy_batch(copies, device="cuda"):
-    """copies: (dst, src, bytes), addresses multiples of 16 and bytes of 8; one kernel for all."""
-    tile, count = 4096, len(copies)
-    dst, src, size = zip(*copies)
-    lists = kernels.upload([*dst, *src, *(n // 8 for n in size)], device)
-    _copy_kernel[(count, triton.cdiv(max(size) // 8, tile))](lists, lists[count:], lists[2 * count:], lists, TILE=tile)
+    """copies: a buffer of 64-bit numbers, (dst, src, bytes) for each; addresses are multiples of 16, bytes of 8. One
+    upload and one kernel for all, without a loop over them here: there may be thousands."""
+    table, tile = torch.frombuffer(copies, dtype=torch.int64).view(-1, 3), 4096
+    largest = int(table[:, 2].max())
+    _copy_kernel[(len(table), triton.cdiv(largest // 8, tile))](kernels.send(table, device), TILE=tile)
 
 
 def copy_blocks(pool, pairs):

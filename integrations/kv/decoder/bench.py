@@ -124,7 +124,7 @@ class Bench:
         if self.cpu:
             kv = moonbright_kv.Cache.on_host(page_bytes=4096 * s.layers, **{**config, "limit_bytes": 1 << 26})
         elif place == "moonbright":
-            kv = moonbright_kv.Cache.on_device(self.mb, lambda copies, _: attention.copy_batch(copies), **config)
+            kv = moonbright_kv.Cache.on_device(self.mb, **config)
         else:
             kv = moonbright_kv.Cache.on_cuda_vmm(0, lambda copies, _: attention.copy_batch(copies), **config)
         if others:

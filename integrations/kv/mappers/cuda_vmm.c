@@ -161,7 +161,7 @@ static enum mb_err map(void *user, const struct mb_map_op *ops, unsigned count, 
     return err;
 }
 
-static enum mb_err copy(void *user, const struct mb_kv_copy *list, unsigned count, mb_stream stream)
+static enum mb_err copy(void *user, const struct mb_copy *list, unsigned count, mb_stream stream)
 {
     int result = 0;
 

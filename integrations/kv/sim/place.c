@@ -3,7 +3,8 @@
  * place.c - a cache on the software GPU with one kind of tables, or with block tables.
  *
  * Mappings cost what the software GPU's clock says until they are usable. Copies of tails are one
- * launch and their bytes, as one kernel for the whole list would be; contents play no part here.
+ * launch and their bytes, as one kernel for the whole list would be (mb_copy_list_async() takes
+ * another launch for each 168); contents play no part here.
  */
 #include "sim.h"
 
@@ -20,7 +21,7 @@ const char *policy_name(enum policy policy)
 
 static struct mb_kv_mapper device_mapper;
 
-static enum mb_err copy(void *user, const struct mb_kv_copy *list, unsigned count, mb_stream stream)
+static enum mb_err copy(void *user, const struct mb_copy *list, unsigned count, mb_stream stream)
 {
     struct place *place = user;
     double bytes = 0;

@@ -228,8 +228,9 @@ def check_kernel():
     print("ok   the kernel, interpreted: addresses and tables")
     check_small_kernels()
     source, target = torch.randn(3, 5000), torch.zeros(3, 5000)
-    attention.copy_batch([(target[i].data_ptr(), source[i].data_ptr(), n * 4) for i, n in enumerate((8, 5000, 128))],
-                         "cpu")
+    copies = array.array("Q", (n for i, size in enumerate((8, 5000, 128))
+                               for n in (target[i].data_ptr(), source[i].data_ptr(), size * 4)))
+    attention.copy_batch(memoryview(copies), "cpu")
     for i, n in enumerate((8, 5000, 128)):
         assert torch.equal(target[i, :n], source[i, :n]) and not target[i, n:].any()
     fused = llama.Llama(SHAPE, torch.float32, "cpu", seed, fused=True)

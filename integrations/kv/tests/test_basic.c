@@ -306,7 +306,7 @@ static mb_kv watched;
 static unsigned overlaps;
 
 /* A mapper may run the copies of one batch at once. */
-static enum mb_err watched_copy(void *user, const struct mb_kv_copy *list, unsigned count,
+static enum mb_err watched_copy(void *user, const struct mb_copy *list, unsigned count,
                                 mb_stream stream)
 {
     for (uint32_t i = 0; i < watched->tail_count; i++)

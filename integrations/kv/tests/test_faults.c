@@ -49,7 +49,7 @@ static enum mb_err map(void *user, const struct mb_map_op *ops, unsigned count, 
     return fails(FAIL_MAP) ? fault.err : fault.real.map(user, ops, count, stream);
 }
 
-static enum mb_err copy(void *user, const struct mb_kv_copy *list, unsigned count, mb_stream stream)
+static enum mb_err copy(void *user, const struct mb_copy *list, unsigned count, mb_stream stream)
 {
     return fails(FAIL_COPY) ? fault.err : fault.real.copy(user, list, count, stream);
 }

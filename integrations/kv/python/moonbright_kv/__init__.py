@@ -34,11 +34,8 @@ class KVError(RuntimeError):
         self.name = name
 
 
-class Copy(ctypes.Structure):
-    _fields_ = [("dst", ctypes.c_void_p), ("src", ctypes.c_void_p), ("bytes", ctypes.c_uint64)]
-
-
-COPY_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.POINTER(Copy), ctypes.c_uint, ctypes.c_void_p)
+_COPY_WORDS = 3  # struct mb_copy: dst, src, bytes
+COPY_CALL = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
 
 
 class Mapper(ctypes.Structure):
@@ -190,8 +187,10 @@ class Cache:
 
     @classmethod
     def on_device(cls, device, copy=None, **config):
-        """On an open device of MoonBright, an mb_device handle. `copy(list of (dst, src, bytes), stream)`, if given,
-        makes the copies of tails, for example by one kernel."""
+        """On an open device of MoonBright, an mb_device handle. The library copies tails itself, all of a step by
+        mb_copy_list_async(). `copy(words, stream)`, if given, does so instead: words is a memoryview of unsigned
+        numbers of 64 bits, three for each copy (dst, src, bytes), which is good during the call and only to be read;
+        the copies do not overlap. No Python object is made for a copy: a step of beam search may have thousands."""
         mapper, keep = Mapper(), None
         libraries().call("mb_kv_device_mapper", ctypes.c_void_p(device), ctypes.byref(mapper))
         if copy:
@@ -200,7 +199,8 @@ class Cache:
 
     @classmethod
     def on_cuda_vmm(cls, ordinal=0, copy=None, **config):
-        """The peer: the same decisions on cuMemMap and cuMemSetAccess."""
+        """The peer: the same decisions on cuMemMap and cuMemSetAccess. Tails are copied by one call of the driver
+        each, or by `copy(words, stream)`, as of on_device()."""
         mapper, keep, library = Mapper(), None, _load("moonbright_kv_vmm")
         if library.mb_kv_vmm_mapper(ordinal, ctypes.byref(mapper)):
             raise KVError("mb_kv_vmm_mapper", "MB_ERR_NO_DEVICE", "libcuda.so.1 or one of its calls is missing")
@@ -339,9 +339,10 @@ class _Array:
 
 
 def _copy_call(copy):
-    def call(_user, array, count, stream):
+    def call(_user, address, count, stream):
         try:
-            copy([(array[i].dst, array[i].src, array[i].bytes) for i in range(count)], stream or 0)
+            words = (ctypes.c_uint64 * (count * _COPY_WORDS)).from_address(address)
+            copy(memoryview(words).cast("B").cast("Q"), stream or 0)
         except Exception as error:  # it must not cross the C frames; the append fails instead
             print(f"moonbright_kv: copy: {error}", flush=True)
             return 12  # MB_ERR_DRIVER
