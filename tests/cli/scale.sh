@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # bench scale on software GPUs: what the model says stays within what two H200 were measured to do; and the programs of
-# scripts/gpu-scale that run on software GPUs as well.
+# tests/gpu that run on software GPUs as well.
 # shellcheck source=tests/cli/lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -64,7 +64,7 @@ fi
 
 library=$(dirname "$MOONBRIGHT")/../lib/libmoonbright.so
 if [ -n "${MB_SANITIZE:-}" ]; then
-    echo "note: python3 cannot load a library with a sanitizer; the plain build runs the access of peers"
+    echo "note: python3 cannot load a library with a sanitizer; the plain build runs the programs of tests/gpu"
 elif [ -e "$library" ]; then
     if python3 -B "$SOURCE/tests/gpu/peers.py" "$library" backend:sim,device_memory:256m >"$WORK/out" 2>&1; then
         says out "PASS: peers"
@@ -75,6 +75,11 @@ elif [ -e "$library" ]; then
         says out "PASS: first"
     else
         fail "tests/gpu/first.py: $(tail -3 "$WORK/out")"
+    fi
+    if python3 -B "$SOURCE/tests/gpu/copy_list.py" "$library" backend:sim >"$WORK/out" 2>&1; then
+        says out "PASS: copy_list"
+    else
+        fail "tests/gpu/copy_list.py: $(tail -3 "$WORK/out")"
     fi
 fi
 finish

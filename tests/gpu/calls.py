@@ -5,7 +5,7 @@ MIB = 1 << 20
 PAGE = 2 * MIB
 NONE, READ, READ_WRITE = 0, 1, 3
 MAP, ALIAS, UNMAP, PROTECT = range(4)
-NOT_SUPPORTED, BUSY = 9, 7
+INVALID, NOT_SUPPORTED, BUSY = 1, 9, 7
 POOL_KEEP = 9
 WRONG_WORDS = 24
 STATS_WORDS = 28 + 18
@@ -17,6 +17,10 @@ pointer, u64 = ctypes.c_void_p, ctypes.c_uint64
 class MapOp(ctypes.Structure):
     _fields_ = [("kind", ctypes.c_int), ("prot", ctypes.c_int), ("va", pointer), ("bytes", u64), ("mem", pointer),
                 ("mem_offset", u64), ("src", pointer)]
+
+
+class Copy(ctypes.Structure):
+    _fields_ = [("dst", pointer), ("src", pointer), ("bytes", u64)]
 
 
 class Access(ctypes.Structure):
@@ -61,6 +65,9 @@ class Device:
         lib = self.library.lib
         return f"{lib.mb_device_name(self.handle).decode()}, {lib.mb_device_tables(self.handle).decode()}"
 
+    def backend(self):
+        return self.library.lib.mb_device_backend(self.handle).decode()
+
     def close(self):
         self.library.lib.mb_close(self.handle)
 
@@ -83,6 +90,11 @@ class Device:
 
     def copy(self, to, source, size, stream=None):
         self.call("mb_copy_async", pointer(to), pointer(source), u64(size), pointer(stream))
+
+    def copy_list(self, copies, stream=None):
+        """copies: an array of Copy, or (to, source, size) of each."""
+        array = copies if isinstance(copies, ctypes.Array) else (Copy * len(copies))(*copies)
+        self.call("mb_copy_list_async", array, len(array), pointer(stream))
 
     def sync(self):
         self.call("mb_device_sync")

@@ -53,6 +53,17 @@ class Cuda:
     def sync(self, stream):
         self.call("cuStreamSynchronize", pointer(stream))
 
+    def event(self):
+        event = pointer()
+        self.call("cuEventCreate", ctypes.byref(event), 0)
+        return event
+
+    def elapsed_us(self, begin, end):
+        """Between two events that have happened."""
+        ms = ctypes.c_float()
+        self.call("cuEventElapsedTime", ctypes.byref(ms), begin, end)
+        return 1e3 * ms.value
+
 
 def refusals(checks, cuda, dev, stream, other):
     before = dev.malloc(4 * MIB, stream)

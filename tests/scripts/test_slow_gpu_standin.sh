@@ -57,6 +57,8 @@ FAKE_CUDA_DEVICES=2 expect 0 seem python3 -B tests/gpu/peers.py "$MB_BUILD_DIR/l
 expect_text "6 checks passed, 0 failed"
 expect 0 seem python3 -B tests/gpu/first.py "$MB_BUILD_DIR/lib/libmoonbright.so" backend:cuda,tables:driver
 expect_text "5 checks passed, 0 failed"
+expect 0 seem python3 -B tests/gpu/copy_list.py "$MB_BUILD_DIR/lib/libmoonbright.so" backend:cuda,tables:driver --stand-in
+expect_text "9 checks passed, 0 failed"
 "${CC:-cc}" -O2 -DSTRESS_MAIN -Iinclude tests/trust/stress.c -o "$scratch/stress" -L"$MB_BUILD_DIR/lib" -lmoonbright \
     -lpthread -Wl,-rpath,"$MB_BUILD_DIR/lib"
 expect 0 seem "$scratch/stress" backend:cuda,tables:driver 2
