@@ -273,6 +273,16 @@ static enum mb_err copy_tails(struct mb_kv *kv, mb_stream stream)
     return MB_OK;
 }
 
+/* The stream is the cache's once it holds something of it: a refused one must not be ordered after
+ * later. With nothing to map before the first batch there is nothing to order either. */
+static void adopt(struct mb_kv *kv, mb_stream stream)
+{
+    if (!kv->have_stream && !kv->op_count)
+        return;
+    kv->have_stream = true;
+    kv->stream = stream;
+}
+
 enum mb_err kv_flush(struct mb_kv *kv, mb_stream stream)
 {
     enum mb_err err = push_all(kv);
@@ -282,14 +292,11 @@ enum mb_err kv_flush(struct mb_kv *kv, mb_stream stream)
         if (err)
             kv_fail_map(kv, err, "ordering two streams");
     }
-    if (err)
-        return err;
-    kv->have_stream = true;
-    kv->stream = stream;
-    if (kv->op_count)
+    if (!err && kv->op_count)
         err = submit(kv, stream);
     if (err)
         return err;
+    adopt(kv, stream);
     settle(kv);
     return copy_tails(kv, stream);
 }
