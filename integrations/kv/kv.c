@@ -212,12 +212,15 @@ MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
                       config->limit_bytes, shape.block_bytes);
     if (!err)
         err = make_records(kv);
+    if (!err)
+        err = kv_enlist(kv);
     if (!err) {
         err = kv->map.reserve(kv->map.user, config->max_sequences * shape.block_bytes, &staging);
         if (err)
             kv_fail_map(kv, err, "addresses for copies");
     }
     if (err) {
+        kv_delist(kv);
         free_records(kv);
         return err;
     }
@@ -241,7 +244,7 @@ MB_API enum mb_err mb_kv_close(mb_kv kv)
 
     if (!kv)
         return MB_OK;
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     for (uint32_t i = 0; i < kv->config.max_sequences; i++)
         if (kv->slots[i].state != KV_DEAD)
             kv_cut(kv, &kv->slots[i], 0);
@@ -254,6 +257,7 @@ MB_API enum mb_err mb_kv_close(mb_kv kv)
         pthread_mutex_unlock(&kv->lock);
         return err;
     }
+    kv_delist(kv);
     for (uint32_t i = 0; i < kv->config.max_sequences; i++)
         if (kv->slots[i].va)
             kv->map.unreserve(kv->map.user, kv->slots[i].va,
@@ -272,7 +276,10 @@ MB_API enum mb_err mb_kv_close(mb_kv kv)
 
 MB_API enum mb_err mb_kv_get_shape(mb_kv kv, struct mb_kv_shape *out)
 {
+    KV_NEED(out, "place for a shape");
+    KV_ENTER(kv);
     *out = kv->shape;
+    pthread_mutex_unlock(&kv->lock);
     return MB_OK;
 }
 
@@ -280,16 +287,16 @@ MB_API enum mb_err mb_kv_get_shape(mb_kv kv, struct mb_kv_shape *out)
 
 mb_kv_seq kv_id(const struct mb_kv *kv, const struct kv_slot *slot)
 {
-    return (uint64_t)slot->generation << 32 | (uint32_t)(slot - kv->slots + 1);
+    return kv_make_id(kv, slot->generation, 0, (uint32_t)(slot - kv->slots));
 }
 
 enum mb_err kv_find(struct mb_kv *kv, mb_kv_seq seq, bool asleep, struct kv_slot **out)
 {
-    uint32_t place = (uint32_t)seq, generation = (uint32_t)(seq >> 32);
-    struct kv_slot *slot = NULL;
+    uint32_t place = kv_place_of(kv, seq), generation = (uint32_t)(seq >> 32);
+    struct kv_slot *slot = place < kv->config.max_sequences ? &kv->slots[place] : NULL;
 
-    if (place && place <= kv->config.max_sequences)
-        slot = &kv->slots[place - 1];
+    if (slot && seq & KV_PREFIX)
+        return kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no sequence but a prefix", seq);
     if (!slot || !generation || generation > slot->generation)
         return kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no sequence of this cache", seq);
     if (slot->state == KV_DEAD || slot->generation != generation)
@@ -304,12 +311,16 @@ enum mb_err kv_find(struct mb_kv *kv, mb_kv_seq seq, bool asleep, struct kv_slot
 MB_API enum mb_err mb_kv_get_view(mb_kv kv, mb_kv_seq seq, uint32_t layer, bool values,
                                   struct mb_kv_view *out)
 {
-    const struct mb_kv_config *c = &kv->config;
-    uint64_t head = (uint64_t)c->head_dim * c->element_bytes, half = c->kv_heads * head;
+    const struct mb_kv_config *c;
     struct kv_slot *slot;
-    enum mb_err err = MB_OK;
+    uint64_t head, half;
+    enum mb_err err;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(out, "place for a view");
+    KV_ENTER(kv);
+    c = &kv->config;
+    head = (uint64_t)c->head_dim * c->element_bytes;
+    half = c->kv_heads * head;
     err = kv_find(kv, seq, true, &slot);
     if (!err && layer >= c->layers)
         err = kv_fail(MB_ERR_INVALID, "layer %u of sequence 0x%" PRIx64 "; there are %u", layer,
@@ -334,7 +345,8 @@ MB_API enum mb_err mb_kv_get_stats(mb_kv kv, struct mb_kv_stats *out)
 {
     struct mb_kv_stats stats;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(out, "place for statistics");
+    KV_ENTER(kv);
     stats = kv->stats;
     stats.held_blocks = stats.live_tokens = stats.shown_blocks = stats.sequences = 0;
     for (uint32_t i = 0; i < kv->chunk_count; i++)
@@ -424,7 +436,7 @@ MB_API enum mb_err mb_kv_check(mb_kv kv)
     uint32_t blocks, *scratch;
     enum mb_err err;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     blocks = kv->chunk_count * kv->config.chunk_blocks;
     scratch = calloc(2 * (uint64_t)blocks + 1, sizeof(*scratch));
     if (!scratch) {

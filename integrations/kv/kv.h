@@ -92,6 +92,7 @@ struct kv_undo {
 
 struct mb_kv {
     pthread_mutex_t lock;
+    uint32_t number; /* of the cache, in its ids */
     struct mb_kv_mapper map;
     struct mb_kv_config config;
     struct mb_kv_shape shape;
@@ -133,6 +134,49 @@ struct mb_kv {
     uint64_t stamp;
     struct mb_kv_stats stats;
 };
+
+/*
+ * Ids: generation of the place, 32 bits | KV_PREFIX or not | number of the cache, 10 bits | place +
+ * 1, KV_PLACE_BITS. So neither an id of another cache nor one of the other kind passes for one.
+ */
+#define KV_PREFIX ((uint32_t)1 << 31)
+#define KV_PLACE_BITS 21
+
+static inline uint64_t kv_make_id(const struct mb_kv *kv, uint32_t generation, uint32_t kind,
+                                  uint32_t place)
+{
+    return (uint64_t)generation << 32 | kind | kv->number << KV_PLACE_BITS | (place + 1);
+}
+
+/* Its place, or one that is none if the id is not of this cache. */
+static inline uint32_t kv_place_of(const struct mb_kv *kv, uint64_t id)
+{
+    uint32_t mine = kv->number << KV_PLACE_BITS, low = (uint32_t)id & ~KV_PREFIX;
+
+    return low >> KV_PLACE_BITS == kv->number ? low - mine - 1 : UINT32_MAX;
+}
+
+/* Where every call begins: is it a cache? Then with its lock held. */
+#define KV_ENTER(kv)                                                                               \
+    do {                                                                                           \
+        if (__builtin_expect(!kv_is_open(kv), 0))                                                  \
+            return kv_no_cache(kv, __func__);                                                      \
+        pthread_mutex_lock(&(kv)->lock);                                                           \
+    } while (0)
+
+/* Before it: what must not be NULL. `count` of 0 needs no list. */
+#define KV_NEED(condition, what)                                                                   \
+    do {                                                                                           \
+        if (__builtin_expect(!(condition), 0))                                                     \
+            return kv_fail(MB_ERR_INVALID, "%s: NULL is no %s", __func__, what);                   \
+    } while (0)
+
+/* handle.c */
+bool kv_is_open(const struct mb_kv *kv);
+enum mb_err kv_no_cache(const struct mb_kv *kv, const char *call);
+/* From now on it is one; gives it its number. */
+enum mb_err kv_enlist(struct mb_kv *kv);
+void kv_delist(const struct mb_kv *kv);
 
 /* kv.c */
 /* Keeps the text of a failure for mb_kv_error_detail(). */

@@ -20,7 +20,9 @@
  * ERRORS     As in moonbright.h; a failed call changes nothing (blocks that nobody uses may have
  *            left the prefix cache). mb_kv_error_detail() says what was asked and what is allowed.
  *            An id that is not, or no longer, one of this cache's is MB_ERR_NOT_FOUND, always: ids
- *            are never used twice.
+ *            are never used twice, one of another cache (among 1,023 opened one after another) is
+ *            none of this one's, and a prefix is no sequence. A closed cache, and NULL where
+ *            something is wanted, are MB_ERR_INVALID.
  * THREADS    All calls may be made from any thread, except mb_kv_close(), which must be the last.
  */
 #ifndef MOONBRIGHT_KV_H

@@ -45,7 +45,9 @@ MB_API enum mb_err mb_kv_attach(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, 
     struct kv_slot *slot;
     enum mb_err err = MB_OK;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(tokens || !count, "list of tokens");
+    KV_NEED(hit, "place for a length");
+    KV_ENTER(kv);
     err = kv_find(kv, seq, false, &slot);
     if (!err)
         err = check_empty(kv, slot, count);
@@ -61,7 +63,9 @@ MB_API enum mb_err mb_kv_wake(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, ui
     struct kv_slot *slot;
     enum mb_err err = MB_OK;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(tokens || !count, "list of tokens");
+    KV_NEED(hit, "place for a length");
+    KV_ENTER(kv);
     err = kv_find(kv, seq, true, &slot);
     if (!err && slot->state != KV_ASLEEP)
         err = kv_fail(MB_ERR_BUSY, "sequence 0x%" PRIx64 " is not asleep", seq);
@@ -105,7 +109,8 @@ MB_API enum mb_err mb_kv_publish(mb_kv kv, mb_kv_seq seq, const int32_t *tokens,
     enum mb_err err = MB_OK;
     uint32_t step, blocks;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(tokens || !count, "list of tokens");
+    KV_ENTER(kv);
     step = kv->shape.block_tokens;
     blocks = count / step;
     err = kv_find(kv, seq, false, &slot);
@@ -123,9 +128,11 @@ MB_API enum mb_err mb_kv_publish(mb_kv kv, mb_kv_seq seq, const int32_t *tokens,
 
 static enum mb_err find_hold(struct mb_kv *kv, mb_kv_prefix prefix, struct kv_hold **out)
 {
-    uint32_t place = (uint32_t)prefix, generation = (uint32_t)(prefix >> 32);
-    struct kv_hold *hold = place && place <= kv->hold_count ? &kv->holds[place - 1] : NULL;
+    uint32_t place = kv_place_of(kv, prefix), generation = (uint32_t)(prefix >> 32);
+    struct kv_hold *hold = place < kv->hold_count ? &kv->holds[place] : NULL;
 
+    if (hold && !(prefix & KV_PREFIX))
+        return kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no prefix but a sequence", prefix);
     if (!hold || !generation || generation > hold->generation)
         return kv_fail(MB_ERR_NOT_FOUND, "0x%" PRIx64 " is no prefix of this cache", prefix);
     if (generation != hold->generation || !hold->spot.run)
@@ -141,10 +148,14 @@ static struct kv_hold *new_hold(struct mb_kv *kv)
     struct kv_hold *holds;
     uint32_t place = 0;
 
-    while (place < kv->hold_count && kv->holds[place].spot.run)
+    /* A place whose ids are used up serves nobody any more. */
+    while (place < kv->hold_count &&
+           (kv->holds[place].spot.run || kv->holds[place].generation == UINT32_MAX))
         place++;
     if (place < kv->hold_count)
         return &kv->holds[place];
+    if (kv->hold_count == (1u << KV_PLACE_BITS) - 1) /* what ids can name */
+        return NULL;
     holds = realloc(kv->holds, (kv->hold_count + 1) * sizeof(*holds));
     if (!holds)
         return NULL;
@@ -161,7 +172,8 @@ MB_API enum mb_err mb_kv_prefix_hold(mb_kv kv, mb_kv_seq seq, uint32_t count, mb
     enum mb_err err = MB_OK;
     uint32_t blocks = 0;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(out && tokens, "place for a prefix or its length");
+    KV_ENTER(kv);
     err = kv_find(kv, seq, false, &slot);
     if (!err) {
         blocks = count / kv->shape.block_tokens;
@@ -176,7 +188,8 @@ MB_API enum mb_err mb_kv_prefix_hold(mb_kv kv, mb_kv_seq seq, uint32_t count, mb
     if (!err) {
         hold = new_hold(kv);
         if (!hold)
-            err = kv_fail(MB_ERR_HOST_MEMORY, "no host memory for a held prefix");
+            err = kv_fail(MB_ERR_HOST_MEMORY, "no host memory for a held prefix besides %u others",
+                          kv->hold_count);
     }
     if (!err) {
         hold->generation++;
@@ -184,7 +197,7 @@ MB_API enum mb_err mb_kv_prefix_hold(mb_kv kv, mb_kv_seq seq, uint32_t count, mb
         hold->spot = slot->deepest;
         kv_back(&hold->spot, slot->published - blocks);
         kv_use(kv, hold->spot, blocks);
-        *out = (uint64_t)hold->generation << 32 | (uint32_t)(hold - kv->holds + 1);
+        *out = kv_make_id(kv, hold->generation, KV_PREFIX, (uint32_t)(hold - kv->holds));
         *tokens = blocks * kv->shape.block_tokens;
     }
     pthread_mutex_unlock(&kv->lock);
@@ -197,7 +210,8 @@ MB_API enum mb_err mb_kv_prefix_attach(mb_kv kv, mb_kv_seq seq, mb_kv_prefix pre
     struct kv_slot *slot;
     enum mb_err err = MB_OK;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(hit, "place for a length");
+    KV_ENTER(kv);
     err = find_hold(kv, prefix, &hold);
     if (!err)
         err = kv_find(kv, seq, false, &slot);
@@ -218,7 +232,7 @@ MB_API enum mb_err mb_kv_prefix_drop(mb_kv kv, mb_kv_prefix prefix)
     enum mb_err err = MB_OK;
     struct kv_hold *hold;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     err = find_hold(kv, prefix, &hold);
     if (!err) {
         kv_unuse(kv, hold->spot, hold->blocks);
@@ -232,7 +246,7 @@ MB_API enum mb_err mb_kv_trim(mb_kv kv, mb_stream stream)
 {
     enum mb_err err;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     while (kv_evict_one(kv))
         ;
     err = kv_flush(kv, stream);

@@ -192,7 +192,8 @@ MB_API enum mb_err mb_kv_seq_open(mb_kv kv, uint32_t max_tokens, mb_kv_seq *out)
     struct kv_slot *slot;
     enum mb_err err;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(out, "place for a sequence");
+    KV_ENTER(kv);
     err = open_slot(kv, max_tokens, &slot);
     if (!err)
         *out = kv_id(kv, slot);
@@ -205,7 +206,7 @@ MB_API enum mb_err mb_kv_seq_close(mb_kv kv, mb_kv_seq seq)
     struct kv_slot *slot;
     enum mb_err err = MB_OK;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     err = kv_find(kv, seq, true, &slot);
     if (!err) {
         kv_cut(kv, slot, 0);
@@ -335,7 +336,8 @@ MB_API enum mb_err mb_kv_append(mb_kv kv, const struct mb_kv_grow *list, unsigne
     unsigned done = 0;
     enum mb_err err;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(list || !count, "list of sequences");
+    KV_ENTER(kv);
     err = check_grow(kv, list, count);
     /* The undo record of a sequence is good for its own change only. */
     for (; !err && done < count; done++)
@@ -353,7 +355,7 @@ MB_API enum mb_err mb_kv_sync(mb_kv kv, mb_stream stream)
 {
     enum mb_err err;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     err = kv_flush(kv, stream);
     pthread_mutex_unlock(&kv->lock);
     return err;
@@ -364,7 +366,7 @@ MB_API enum mb_err mb_kv_truncate(mb_kv kv, mb_kv_seq seq, uint32_t tokens)
     struct kv_slot *slot;
     enum mb_err err = MB_OK;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     err = kv_find(kv, seq, false, &slot);
     if (!err && tokens > slot->tokens)
         err = kv_fail(MB_ERR_INVALID, "sequence 0x%" PRIx64 " has %u tokens and cannot keep %u",
@@ -383,7 +385,7 @@ MB_API enum mb_err mb_kv_sleep(mb_kv kv, mb_kv_seq seq)
     struct kv_slot *slot;
     enum mb_err err = MB_OK;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_ENTER(kv);
     err = kv_find(kv, seq, false, &slot);
     if (!err) {
         kv_cut(kv, slot, 0);
@@ -458,7 +460,8 @@ MB_API enum mb_err mb_kv_fork(mb_kv kv, mb_kv_seq parent, mb_kv_seq *out)
     struct kv_slot *from = NULL, *slot = NULL;
     enum mb_err err = MB_OK;
 
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED(out, "place for a sequence");
+    KV_ENTER(kv);
     err = kv_find(kv, parent, false, &from);
     if (!err)
         err = open_slot(kv, from->max_tokens, &slot);
@@ -475,6 +478,9 @@ static enum mb_err check_reorder(struct mb_kv *kv, const mb_kv_seq *seqs, const 
 {
     enum mb_err err = MB_OK;
 
+    if (count > kv->config.max_sequences)
+        return kv_fail(MB_ERR_INVALID, "%u sequences in one reorder; at most %u live", count,
+                       kv->config.max_sequences);
     kv->stamp++;
     for (unsigned i = 0; i < count; i++) {
         struct kv_slot *slot, *source;
@@ -519,19 +525,23 @@ static void hold_images(struct mb_kv *kv, const struct image *images, unsigned c
 
 static struct kv_slot *slot_of(struct mb_kv *kv, mb_kv_seq seq)
 {
-    return &kv->slots[(uint32_t)seq - 1]; /* of an id that was found good */
+    return &kv->slots[kv_place_of(kv, seq)]; /* of an id that was found good */
 }
 
 MB_API enum mb_err mb_kv_reorder(mb_kv kv, const mb_kv_seq *seqs, const uint32_t *from,
                                  unsigned count)
 {
-    struct image *images = calloc(count + 1, sizeof(*images));
+    struct image *images = NULL;
     enum mb_err err;
 
-    if (!images)
-        return kv_fail(MB_ERR_HOST_MEMORY, "no host memory to reorder %u sequences", count);
-    pthread_mutex_lock(&kv->lock);
+    KV_NEED((seqs && from) || !count, "list of sequences");
+    KV_ENTER(kv);
     err = check_reorder(kv, seqs, from, count);
+    if (!err) {
+        images = calloc(count + 1, sizeof(*images));
+        if (!images)
+            err = kv_fail(MB_ERR_HOST_MEMORY, "no host memory to reorder %u sequences", count);
+    }
     for (unsigned i = 0; !err && i < count; i++)
         if (from[i] != i)
             err = take_image(slot_of(kv, seqs[from[i]]), slot_of(kv, seqs[i]), &images[i]);
@@ -542,7 +552,7 @@ MB_API enum mb_err mb_kv_reorder(mb_kv kv, const mb_kv_seq *seqs, const uint32_t
                 make_like(kv, slot_of(kv, seqs[i]), &images[i]);
         hold_images(kv, images, count, false);
     }
-    for (unsigned i = 0; i < count; i++)
+    for (unsigned i = 0; images && i < count; i++)
         free(images[i].want);
     free(images);
     pthread_mutex_unlock(&kv->lock);

@@ -56,3 +56,167 @@ TEST(a_refused_stream_is_forgotten)
     kv_verify(dev, kv, seq, prompt, 60, NULL);
     finish(dev, kv);
 }
+
+/* Two caches, as of a draft and a target model: a sequence of one is none of the other's. */
+TEST(an_id_of_another_cache_is_none)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev), other = open_small(dev);
+    mb_kv_seq seq = open_seq(kv), out = 0;
+    struct mb_kv_view view;
+    uint32_t hit = 0;
+
+    CHECK(open_seq(other) != seq);
+    check_error(mb_kv_append(other, &(struct mb_kv_grow){seq, 5}, 1, NULL), MB_ERR_NOT_FOUND,
+                "no sequence of this cache");
+    check_error(mb_kv_fork(other, seq, &out), MB_ERR_NOT_FOUND, "no sequence of this cache");
+    check_error(mb_kv_get_view(other, seq, 0, false, &view), MB_ERR_NOT_FOUND, "no sequence");
+    check_error(mb_kv_attach(other, seq, prompt, 20, &hit), MB_ERR_NOT_FOUND, "no sequence");
+    check_error(mb_kv_seq_close(other, seq), MB_ERR_NOT_FOUND, "no sequence of this cache");
+    KV_OK(mb_kv_seq_close(kv, seq));
+    KV_OK(mb_kv_close(other));
+    /* Nor is one of a cache that was closed, of one opened since. */
+    other = open_small(dev);
+    out = open_seq(other);
+    KV_OK(mb_kv_close(other));
+    other = open_small(dev);
+    CHECK(open_seq(other) != out);
+    check_error(mb_kv_sleep(other, out), MB_ERR_NOT_FOUND, "no sequence of this cache");
+    KV_OK(mb_kv_close(other));
+    finish(dev, kv);
+}
+
+TEST(a_prefix_is_no_sequence)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev);
+    mb_kv_seq seq = open_seq(kv), other = open_seq(kv), out = 0;
+    mb_kv_prefix prefix = 0;
+    uint32_t hit = 0;
+
+    kv_extend(dev, kv, seq, prompt, 0, 40, NULL);
+    KV_OK(mb_kv_publish(kv, seq, prompt, 40));
+    KV_OK(mb_kv_prefix_hold(kv, seq, 40, &prefix, &hit));
+    CHECK(prefix != seq);
+    check_error(mb_kv_seq_close(kv, prefix), MB_ERR_NOT_FOUND, "no sequence but a prefix");
+    check_error(mb_kv_fork(kv, prefix, &out), MB_ERR_NOT_FOUND, "no sequence but a prefix");
+    check_error(mb_kv_reorder(kv, (mb_kv_seq[]){seq, prefix}, (uint32_t[]){1, 0}, 2),
+                MB_ERR_NOT_FOUND, "no sequence but a prefix");
+    check_error(mb_kv_prefix_drop(kv, seq), MB_ERR_NOT_FOUND, "no prefix but a sequence");
+    check_error(mb_kv_prefix_attach(kv, other, seq, &hit), MB_ERR_NOT_FOUND, "no prefix but");
+    kv_verify(dev, kv, seq, prompt, 40, NULL);
+    KV_OK(mb_kv_prefix_drop(kv, prefix));
+    finish(dev, kv);
+}
+
+/* The last generation of a held prefix's place is given out once, and then another place is taken. */
+TEST(ids_of_prefixes_are_never_used_twice)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev);
+    mb_kv_seq seq = open_seq(kv);
+    mb_kv_prefix first = 0, last = 0, next = 0;
+    uint32_t hit = 0;
+
+    kv_extend(dev, kv, seq, prompt, 0, 40, NULL);
+    KV_OK(mb_kv_publish(kv, seq, prompt, 40));
+    KV_OK(mb_kv_prefix_hold(kv, seq, 40, &first, &hit));
+    KV_OK(mb_kv_prefix_drop(kv, first));
+    kv->holds[0].generation = UINT32_MAX - 1;
+    KV_OK(mb_kv_prefix_hold(kv, seq, 40, &last, &hit));
+    KV_OK(mb_kv_prefix_drop(kv, last));
+    KV_OK(mb_kv_prefix_hold(kv, seq, 40, &next, &hit));
+    CHECK(next != first && next != last);
+    check_error(mb_kv_prefix_drop(kv, first), MB_ERR_NOT_FOUND, "given up");
+    check_error(mb_kv_prefix_drop(kv, last), MB_ERR_NOT_FOUND, "given up");
+    KV_OK(mb_kv_prefix_drop(kv, next));
+    finish(dev, kv);
+}
+
+static void every_call_refuses(mb_kv kv)
+{
+    static const char word[] = "no open cache";
+    struct mb_kv_shape shape;
+    struct mb_kv_stats stats;
+    struct mb_kv_view view;
+    mb_kv_prefix prefix;
+    uint32_t hit, zero = 0;
+    mb_kv_seq seq = 1;
+
+    check_error(mb_kv_get_shape(kv, &shape), MB_ERR_INVALID, word);
+    check_error(mb_kv_seq_open(kv, 0, &seq), MB_ERR_INVALID, word);
+    check_error(mb_kv_seq_close(kv, seq), MB_ERR_INVALID, word);
+    check_error(mb_kv_append(kv, &(struct mb_kv_grow){seq, 1}, 1, NULL), MB_ERR_INVALID, word);
+    check_error(mb_kv_sync(kv, NULL), MB_ERR_INVALID, word);
+    check_error(mb_kv_truncate(kv, seq, 0), MB_ERR_INVALID, word);
+    check_error(mb_kv_fork(kv, seq, &seq), MB_ERR_INVALID, word);
+    check_error(mb_kv_reorder(kv, &seq, &zero, 1), MB_ERR_INVALID, word);
+    check_error(mb_kv_sleep(kv, seq), MB_ERR_INVALID, word);
+    check_error(mb_kv_wake(kv, seq, prompt, 1, &hit), MB_ERR_INVALID, word);
+    check_error(mb_kv_get_view(kv, seq, 0, false, &view), MB_ERR_INVALID, word);
+    check_error(mb_kv_attach(kv, seq, prompt, 1, &hit), MB_ERR_INVALID, word);
+    check_error(mb_kv_publish(kv, seq, prompt, 1), MB_ERR_INVALID, word);
+    check_error(mb_kv_prefix_hold(kv, seq, 1, &prefix, &hit), MB_ERR_INVALID, word);
+    check_error(mb_kv_prefix_attach(kv, seq, 1, &hit), MB_ERR_INVALID, word);
+    check_error(mb_kv_prefix_drop(kv, 1), MB_ERR_INVALID, word);
+    check_error(mb_kv_trim(kv, NULL), MB_ERR_INVALID, word);
+    check_error(mb_kv_get_stats(kv, &stats), MB_ERR_INVALID, word);
+    check_error(mb_kv_check(kv), MB_ERR_INVALID, word);
+}
+
+TEST(a_cache_that_is_none_is_refused)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev), closed = open_small(dev);
+
+    KV_OK(mb_kv_close(closed));
+    KV_OK(mb_kv_close(NULL));
+    check_error(mb_kv_close(closed), MB_ERR_INVALID, "no open cache");
+    every_call_refuses(closed);
+    every_call_refuses(NULL);
+    finish(dev, kv);
+}
+
+TEST(nothing_where_something_is_wanted)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev);
+    mb_kv_seq seq = open_seq(kv);
+    mb_kv_prefix prefix;
+    uint32_t hit = 0;
+
+    check_error(mb_kv_get_shape(kv, NULL), MB_ERR_INVALID, "mb_kv_get_shape: NULL");
+    check_error(mb_kv_get_stats(kv, NULL), MB_ERR_INVALID, "NULL is no place");
+    check_error(mb_kv_get_view(kv, seq, 0, true, NULL), MB_ERR_INVALID, "NULL is no place");
+    check_error(mb_kv_seq_open(kv, 0, NULL), MB_ERR_INVALID, "NULL is no place");
+    check_error(mb_kv_fork(kv, seq, NULL), MB_ERR_INVALID, "NULL is no place");
+    check_error(mb_kv_append(kv, NULL, 1, NULL), MB_ERR_INVALID, "NULL is no list");
+    check_error(mb_kv_reorder(kv, NULL, NULL, 1), MB_ERR_INVALID, "NULL is no list");
+    check_error(mb_kv_attach(kv, seq, NULL, 40, &hit), MB_ERR_INVALID, "NULL is no list");
+    check_error(mb_kv_attach(kv, seq, prompt, 40, NULL), MB_ERR_INVALID, "NULL is no place");
+    check_error(mb_kv_publish(kv, seq, NULL, 40), MB_ERR_INVALID, "NULL is no list");
+    check_error(mb_kv_prefix_hold(kv, seq, 40, &prefix, NULL), MB_ERR_INVALID, "NULL is no place");
+    KV_OK(mb_kv_attach(kv, seq, NULL, 0, &hit));
+    CHECK_EQ(hit, 0);
+    KV_OK(mb_kv_publish(kv, seq, NULL, 0));
+    KV_OK(mb_kv_append(kv, NULL, 0, NULL));
+    KV_OK(mb_kv_reorder(kv, NULL, NULL, 0));
+    KV_OK(mb_kv_sleep(kv, seq));
+    check_error(mb_kv_wake(kv, seq, NULL, 1, &hit), MB_ERR_INVALID, "NULL is no list");
+    KV_OK(mb_kv_wake(kv, seq, NULL, 0, &hit));
+    finish(dev, kv);
+}
+
+/* A count that is wrong by far is refused before memory is had for it, and nothing beyond is read. */
+TEST(a_reorder_of_too_many_is_refused)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev);
+    mb_kv_seq seq = open_seq(kv);
+    uint32_t zero = 0;
+
+    check_error(mb_kv_reorder(kv, &seq, &zero, UINT32_MAX), MB_ERR_INVALID, "at most 12");
+    check_error(mb_kv_reorder(kv, &seq, &zero, 13), MB_ERR_INVALID, "at most 12");
+    KV_OK(mb_kv_reorder(kv, &seq, &zero, 1));
+    finish(dev, kv);
+}
