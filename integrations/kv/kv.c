@@ -19,6 +19,7 @@ enum {
     DEFAULT_CHUNK_BYTES = 1 << 30,
     TOKENS_MAX = 1 << 28,
     SEQUENCES_MAX = 1 << 20,
+    BLOCKS_MAX = 1 << 29, /* with KV_READ_ONLY and + 1 they fit into an entry */
     /*
      * Bytes from a layer's token to its next one, at most, where the library chooses. Attention of
      * one layer reaches over tokens times this many bytes of addresses, whose translations do not
@@ -29,6 +30,9 @@ enum {
      */
     GROUP_TOKEN_MAX = 128 << 10,
 };
+
+/* More addresses than any machine has; below it no product of a layout overflows. */
+#define ADDRESSES_MAX ((uint64_t)1 << 57)
 
 static _Thread_local char detail[1024];
 
@@ -73,6 +77,9 @@ static enum mb_err check_config(const struct mb_kv_config *c)
         return kv_fail(MB_ERR_INVALID,
                        "max_tokens is %u and max_sequences %u; 1 to %d and 1 to %d are allowed",
                        c->max_tokens, c->max_sequences, TOKENS_MAX, SEQUENCES_MAX);
+    if (c->chunk_blocks > BLOCKS_MAX)
+        return kv_fail(MB_ERR_INVALID, "chunks of %u blocks; at most %d are allowed",
+                       c->chunk_blocks, BLOCKS_MAX);
     return MB_OK;
 }
 
@@ -88,11 +95,34 @@ static uint32_t choose_group(uint32_t layers, uint64_t layer, uint64_t page)
     return page % layer ? 0 : 1;
 }
 
+/* The addresses of a sequence, and of the copies of all, can be counted. */
+static enum mb_err check_sizes(const struct mb_kv_config *c, uint64_t page, uint64_t tokens,
+                               uint32_t groups)
+{
+    uint64_t places;
+
+    if (tokens > TOKENS_MAX)
+        return kv_fail(MB_ERR_INVALID,
+                       "a page of %" PRIu64 " bytes holds %" PRIu64 " tokens; at most %d are "
+                       "allowed, by smaller pages or larger groups",
+                       page, tokens, TOKENS_MAX);
+    places = (c->max_tokens + tokens - 1) / tokens;
+    if (places < c->max_sequences)
+        places = c->max_sequences;
+    if (page > ADDRESSES_MAX / groups / places)
+        return kv_fail(MB_ERR_INVALID,
+                       "%u tokens of a sequence, or %u sequences, in %u ranges of pages of %" PRIu64
+                       " bytes: together they may have %" PRIu64 " addresses",
+                       c->max_tokens, c->max_sequences, groups, page, ADDRESSES_MAX);
+    return MB_OK;
+}
+
 static enum mb_err choose_layout(const struct mb_kv_config *c, uint64_t page,
                                  struct mb_kv_shape *shape)
 {
     uint64_t layer = 2 * (uint64_t)c->kv_heads * c->head_dim * c->element_bytes;
     uint32_t group = c->group_layers;
+    enum mb_err err;
 
     if (!layer || page < layer)
         return kv_fail(MB_ERR_INVALID, "a page of %" PRIu64 " bytes for tokens of %" PRIu64, page,
@@ -109,6 +139,9 @@ static enum mb_err choose_layout(const struct mb_kv_config *c, uint64_t page,
                        "a layer's %" PRIu64 " bytes per token do not divide the page of %" PRIu64
                        "; pad the head dimension",
                        layer, page);
+    err = check_sizes(c, page, page / (group * layer), c->layers / group);
+    if (err)
+        return err;
     shape->page_bytes = page;
     shape->group_layers = group;
     shape->groups = c->layers / group;
@@ -153,7 +186,7 @@ static void choose_chunks(struct mb_kv *kv)
 {
     uint64_t blocks = kv->config.chunk_blocks,
              block = kv->shape.block_bytes ? kv->shape.block_bytes : 1;
-    uint64_t limit = kv->config.limit_bytes;
+    uint64_t limit = kv->config.limit_bytes, most;
 
     if (!blocks)
         blocks = DEFAULT_CHUNK_BYTES / block;
@@ -161,8 +194,12 @@ static void choose_chunks(struct mb_kv *kv)
         blocks = limit / block;
     if (!blocks)
         blocks = 1;
+    if (blocks > BLOCKS_MAX)
+        blocks = BLOCKS_MAX;
+    most = BLOCKS_MAX / blocks;
     kv->config.chunk_blocks = (uint32_t)blocks;
-    kv->chunk_limit = (uint32_t)(limit ? limit / (blocks * block) : UINT32_MAX / blocks / 4);
+    kv->chunk_limit =
+        (uint32_t)(limit && limit / block / blocks < most ? limit / block / blocks : most);
 }
 
 static enum mb_err make_records(struct mb_kv *kv)
@@ -193,6 +230,9 @@ MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
 
     if (!mapper || !config || !out)
         return kv_fail(MB_ERR_INVALID, "NULL is no mapper, configuration or place for a result");
+    if (!mapper->reserve || !mapper->unreserve || !mapper->create || !mapper->release ||
+        !mapper->map || !mapper->copy || !mapper->order || !mapper->detail)
+        return kv_fail(MB_ERR_INVALID, "a mapper lacks a call; only close may be NULL");
     err = check_config(config);
     if (!err)
         err = choose_layout(config, mapper->page_bytes, &shape);

@@ -18,7 +18,7 @@
  *            for all that the one before holds. All other calls only decide; they touch no page
  *            table and wait for nothing.
  * ERRORS     As in moonbright.h; a failed call changes nothing (blocks that nobody uses may have
- *            left the prefix cache). mb_kv_error_detail() says what was asked and what is allowed.
+ *            left the prefix cache, and memory had from the device stays the cache's). mb_kv_error_detail() says what was asked and what is allowed.
  *            An id that is not, or no longer, one of this cache's is MB_ERR_NOT_FOUND, always: ids
  *            are never used twice, one of another cache (among 1,023 opened one after another) is
  *            none of this one's, and a prefix is no sequence. A closed cache, and NULL where
@@ -65,7 +65,7 @@ struct mb_kv_config {
     uint32_t max_tokens;    /* of one sequence: addresses are reserved for so many */
     uint32_t max_sequences; /* alive at once, beams included */
     uint32_t chunk_blocks;  /* blocks that are had at once when memory is needed; 0: chosen */
-    uint64_t limit_bytes;   /* of pages; 0: what the device gives */
+    uint64_t limit_bytes;   /* of pages, in whole chunks; 0: what the device gives */
 };
 
 /* What the cache made of its configuration. */

@@ -220,3 +220,99 @@ TEST(a_reorder_of_too_many_is_refused)
     KV_OK(mb_kv_reorder(kv, &seq, &zero, 1));
     finish(dev, kv);
 }
+
+/* A mapper whose pages can have any size; nothing is ever asked of it but addresses. */
+static uint64_t reserved;
+
+static enum mb_err count_addresses(void *user, uint64_t bytes, void **va)
+{
+    (void)user;
+    reserved += bytes;
+    *va = (void *)(uintptr_t)4096;
+    return MB_OK;
+}
+
+static void forget_addresses(void *user, void *va, uint64_t bytes)
+{
+    (void)user;
+    (void)va;
+    reserved -= bytes;
+}
+
+static void check_layout(struct mb_kv_mapper *mapper, const struct mb_kv_config *config,
+                         const char *word)
+{
+    mb_kv kv = NULL;
+
+    if (word) {
+        check_error(mb_kv_open_on(mapper, config, &kv), MB_ERR_INVALID, word);
+        return;
+    }
+    KV_OK(mb_kv_open_on(mapper, config, &kv));
+    (void)open_seq(kv);
+    CHECK_EQ(reserved, kv->shape.groups * kv->shape.range_bytes +
+                           kv->config.max_sequences * kv->shape.block_bytes);
+    CHECK(kv_stats(kv).room_blocks > 0 || !config->limit_bytes);
+    KV_OK(mb_kv_close(kv));
+    CHECK_EQ(reserved, 0);
+}
+
+TEST(sizes_that_overflow_are_refused)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    struct mb_kv_config small = {.layers = 1,
+                                 .kv_heads = 1,
+                                 .head_dim = 8,
+                                 .element_bytes = 1,
+                                 .max_tokens = 4096,
+                                 .max_sequences = 4},
+                        config = small;
+    struct mb_kv_mapper mapper, lame;
+
+    RT_OK(mb_kv_device_mapper(dev, &mapper));
+    mapper.reserve = count_addresses;
+    mapper.unreserve = forget_addresses;
+    mapper.page_bytes = (uint64_t)1 << 40; /* 2^36 tokens of 16 bytes */
+    check_layout(&mapper, &config, "holds 68719476736 tokens");
+    mapper.page_bytes = (uint64_t)1 << 32;
+    check_layout(&mapper, &config, NULL);
+
+    config.layers = 4096;
+    config.kv_heads = 4096;
+    config.head_dim = 65536;
+    config.element_bytes = 16;
+    config.max_tokens = 1 << 28;
+    mapper.page_bytes = (uint64_t)1 << 40;
+    check_layout(&mapper, &config, "addresses");
+    mapper.page_bytes = (uint64_t)1 << 33;
+    check_layout(&mapper, &config, "addresses");
+    config.max_tokens = 1 << 10;
+    check_layout(&mapper, &config, NULL);
+
+    mapper.page_bytes = 2 << 20;
+    config = small;
+    config.max_tokens = 1 << 28;
+    config.max_sequences = 1 << 20;
+    check_layout(&mapper, &config, NULL);
+    config = small;
+    config.chunk_blocks = UINT32_MAX;
+    check_layout(&mapper, &config, "chunks of 4294967295 blocks");
+    /* Limits beyond all memory are limits all the same. */
+    config.chunk_blocks = 1;
+    for (unsigned bit = 21; bit < 64; bit++) {
+        config.limit_bytes = (uint64_t)1 << bit;
+        check_layout(&mapper, &config, NULL);
+    }
+    config.limit_bytes = UINT64_MAX;
+    check_layout(&mapper, &config, NULL);
+    config.chunk_blocks = 0;
+    check_layout(&mapper, &config, NULL);
+
+    lame = mapper;
+    lame.order = NULL;
+    check_layout(&lame, &config, "lacks a call");
+    lame = mapper;
+    lame.detail = NULL;
+    check_layout(&lame, &config, "lacks a call");
+    rt_close(dev);
+}
