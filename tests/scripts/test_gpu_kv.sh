@@ -37,7 +37,7 @@ asked 1 "--caches $caches" "--experiments check"
 rm asked
 expect 0 "${seem[@]}" scripts/gpu-kv groups
 [ "$(wc -l <asked)" = 3 ] || fail "not one process for each layout: $(cat asked)"
-asked 1 "--experiments layout:2,beam:6" "--caches moonbright-flashinfer,paged-flashinfer"
+asked 1 "--experiments layout:12,beam:6" "--caches moonbright-flashinfer,paged-flashinfer"
 asked 2 "--experiments beam" "--caches moonbright-flashinfer" "--group-layers 8"
 asked 3 "--experiments beam" "--caches moonbright-flashinfer" "--group-layers 1"
 [[ $(sed -n 1p asked) != *--group-layers* ]] || fail "the first layout is the library's: $(sed -n 1p asked)"

@@ -225,8 +225,10 @@ static int run(const struct options *o, const struct trace *trace)
         return attach(stdout, o->config, o->bytes, o->samples);
     if (!strcmp(o->command, "host")) {
         for (unsigned m = 0; m < 2; m++) /* models of one GPU */
-            if (!o->model || !strcmp(o->model, names[m]))
+            if (!o->model || !strcmp(o->model, names[m])) {
                 failed |= host(stdout, o->config, shape_find(names[m]), o->bytes, o->samples);
+                failed |= host_beams(stdout, o->config, shape_find(names[m]), o->samples);
+            }
         return failed;
     }
     for (unsigned m = 0; m < sizeof(names) / sizeof(names[0]); m++)

@@ -109,5 +109,6 @@ int longer(FILE *out, const struct shape *shape, enum policy policy, uint32_t to
 int attach(FILE *out, const char *config, uint64_t bytes, unsigned samples);
 /* On any backend: what the cache's calls take of the host, for a prefix of so many bytes. */
 int host(FILE *out, const char *config, const struct shape *shape, uint64_t bytes, unsigned rounds);
+int host_beams(FILE *out, const char *config, const struct shape *shape, unsigned rounds);
 
 #endif
