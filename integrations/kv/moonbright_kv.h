@@ -18,7 +18,8 @@
  *            for all that the one before holds. All other calls only decide; they touch no page
  *            table and wait for nothing.
  * ERRORS     As in moonbright.h; a failed call changes nothing (blocks that nobody uses may have
- *            left the prefix cache, and memory had from the device stays the cache's). mb_kv_error_detail() says what was asked and what is allowed.
+ *            left the prefix cache, and memory had from the device stays the cache's).
+ *            mb_kv_error_detail() says what was asked and what is allowed.
  *            An id that is not, or no longer, one of this cache's is MB_ERR_NOT_FOUND, always: ids
  *            are never used twice, one of another cache (among 1,023 opened one after another) is
  *            none of this one's, and a prefix is no sequence. A closed cache, and NULL where

@@ -109,7 +109,7 @@ TEST(a_prefix_is_no_sequence)
     finish(dev, kv);
 }
 
-/* The last generation of a held prefix's place is given out once, and then another place is taken. */
+/* The last id of a held prefix's place is given out once, and then another place is taken. */
 TEST(ids_of_prefixes_are_never_used_twice)
 {
     mb_device dev = rt_open("backend:sim,device_memory:1g");
@@ -207,7 +207,7 @@ TEST(nothing_where_something_is_wanted)
     finish(dev, kv);
 }
 
-/* A count that is wrong by far is refused before memory is had for it, and nothing beyond is read. */
+/* A count wrong by far is refused before memory is had for it, and nothing beyond is read. */
 TEST(a_reorder_of_too_many_is_refused)
 {
     mb_device dev = rt_open("backend:sim,device_memory:1g");
