@@ -47,80 +47,161 @@ static bool push_id(struct trace *t, uint32_t id)
     return true;
 }
 
-/* The number behind "key": ; -1 if it is not there. */
-static double member(const char *line, const char *key)
+static const char *skip_blanks(const char *at)
+{
+    return at + strspn(at, " \t\r\n");
+}
+
+/* What stands behind "key": ; NULL if it is not there. */
+static const char *member(const char *line, const char *key)
 {
     const char *at = strstr(line, key);
 
-    at = at ? strchr(at, ':') : NULL;
-    return at ? strtod(at + 1, NULL) : -1;
+    at = at ? skip_blanks(at + strlen(key)) : NULL;
+    return at && *at == ':' ? skip_blanks(at + 1) : NULL;
+}
+
+/* The number behind "key", which must be one, from `least` to `most`. */
+static bool number_member(const char *line, const char *key, double least, double most, double *out)
+{
+    const char *at = member(line, key);
+    char *end;
+
+    if (!at || (*at != '-' && (*at < '0' || *at > '9')))
+        return false;
+    *out = strtod(at, &end);
+    end += strspn(end, " \t");
+    return (*end == ',' || *end == '}') && *out >= least && *out <= most;
+}
+
+static bool count_member(const char *line, const char *key, double least, uint32_t *out)
+{
+    double number = 0;
+
+    if (!number_member(line, key, least, TOKENS_MAX, &number))
+        return false;
+    *out = (uint32_t)number;
+    return (double)*out == number;
+}
+
+/* The list behind "hash_ids", to its end. */
+static bool push_ids(struct trace *t, const char *at, uint32_t *count)
+{
+    char *end;
+
+    if (!at || *at != '[')
+        return false;
+    do {
+        unsigned long id;
+
+        at = skip_blanks(at + 1);
+        if (*at < '0' || *at > '9')
+            return false;
+        id = strtoul(at, &end, 10);
+        /* Tokens are id * 512 + place, in 31 bits. */
+        if (id > INT32_MAX / NAMED_TOKENS - 1 || !push_id(t, (uint32_t)id))
+            return false;
+        ++*count;
+        at = skip_blanks(end);
+    } while (*at == ',');
+    return *at == ']';
+}
+
+/* Nothing but blanks behind the last brace. */
+static bool is_whole(const char *line)
+{
+    const char *brace = strrchr(line, '}');
+
+    return brace && !*skip_blanks(brace + 1);
 }
 
 static bool mooncake_line(struct trace *t, const char *line)
 {
-    double ms = member(line, "\"timestamp\""), in = member(line, "\"input_length\""),
-           out = member(line, "\"output_length\"");
-    const char *at = strstr(line, "\"hash_ids\"");
     struct request r = {.ids_at = t->id_count};
-    char *end;
+    double ms = 0;
 
-    at = at ? strchr(at, '[') : NULL;
-    if (!(ms >= 0 && ms <= TIME_MAX_MS) || !(in >= 1 && in <= TOKENS_MAX) ||
-        !(out >= 0 && out <= TOKENS_MAX) || !at)
+    if (!is_whole(line) || !number_member(line, "\"timestamp\"", 0, TIME_MAX_MS, &ms) ||
+        !count_member(line, "\"input_length\"", 1, &r.in) ||
+        !count_member(line, "\"output_length\"", 0, &r.out) ||
+        !push_ids(t, member(line, "\"hash_ids\""), &r.ids))
         return false;
     r.arrival_s = ms / 1000;
-    r.in = (uint32_t)in;
-    r.out = (uint32_t)out;
-    for (at++; *at && *at != ']'; at = *end == ',' ? end + 1 : end) {
-        unsigned long id = strtoul(at, &end, 10);
-
-        /* Tokens are id * 512 + place, in 31 bits. */
-        if (end == at || id > INT32_MAX / NAMED_TOKENS - 1 || !push_id(t, (uint32_t)id))
-            return false;
-        r.ids++;
-    }
     return (uint64_t)r.ids * NAMED_TOKENS >= r.in && push_request(t, r);
 }
 
 /* 2023-11-16 18:15:46.6805900,374,44: seconds within the day do; the traces are of one hour. */
 static bool azure_line(struct trace *t, const char *line)
 {
-    unsigned hour, minute, in, out;
+    unsigned month, day, hour, minute, in, out;
+    const char *time = strchr(line, ' ');
     double second;
+    int end = 0;
 
     if (!strncmp(line, "TIMESTAMP", 9))
         return true;
-    if (sscanf(line, "%*u-%*u-%*u %u:%u:%lf,%u,%u", &hour, &minute, &second, &in, &out) != 5 ||
-        !in || in > TOKENS_MAX || out > TOKENS_MAX || hour > 23 || minute > 59 ||
-        !(second >= 0 && second < 61))
+    if (!time || strchr(time, '-') || /* a sign, which %u takes */
+        sscanf(line, "%*4u-%2u-%2u %2u:%2u:%lf,%9u,%9u%n", &month, &day, &hour, &minute, &second,
+               &in, &out, &end) != 7 ||
+        *skip_blanks(line + end))
+        return false;
+    if (!in || in > TOKENS_MAX || out > TOKENS_MAX || month < 1 || month > 12 || day < 1 ||
+        day > 31 || hour > 23 || minute > 59 || !(second >= 0 && second < 61))
         return false;
     return push_request(t, (struct request){hour * 3600 + minute * 60 + second, in, out, 0, 0});
+}
+
+/* False, having said why, if the file could not be read so far: it is damaged, or ends early. */
+static bool is_sound(const char *path, gzFile file, unsigned number)
+{
+    int error = Z_OK;
+    const char *why = gzerror(file, &error);
+
+    if (error == Z_OK || error == Z_STREAM_END)
+        return true;
+    fprintf(stderr, "moonbright-kv: %s: after line %u: %s\n", path, number,
+            error == Z_ERRNO ? strerror(errno) : why);
+    return false;
+}
+
+/* Says what is wrong with a line. What damage made of it is no fault of the line's, and is known at
+ * the end of what was compressed. */
+static void refuse(const char *path, gzFile file, unsigned number, char *line)
+{
+    bool whole = strlen(line) < LINE_BYTES - 1 || strchr(line, '\n');
+
+    while (!gzdirect(file) && gzread(file, line, LINE_BYTES) > 0)
+        ;
+    if (!is_sound(path, file, number - 1))
+        return;
+    if (whole)
+        fprintf(stderr,
+                "moonbright-kv: %s: line %u is no request; expected one of Mooncake's JSON "
+                "lines or of Azure's CSV, in the order of their times\n",
+                path, number);
+    else
+        fprintf(stderr, "moonbright-kv: %s: line %u has more than the %d bytes allowed\n", path,
+                number, LINE_BYTES - 2);
 }
 
 /* All lines; false, having said which is wrong, or that the file is. */
 static bool read_lines(struct trace *trace, const char *path, gzFile file, char *line)
 {
     unsigned number = 0;
-    int error = Z_OK;
-    const char *why;
 
     while (gzgets(file, line, LINE_BYTES)) {
+        bool good = strlen(line) < LINE_BYTES - 1 || strchr(line, '\n');
+
         number++;
-        if (!(line[0] == '{' ? mooncake_line(trace, line) : azure_line(trace, line))) {
-            fprintf(stderr,
-                    "moonbright-kv: %s: line %u is no request; expected one of Mooncake's JSON "
-                    "lines or of Azure's CSV, in the order of their times\n",
-                    path, number);
+        if (good)
+            good = line[0] == '{' ? mooncake_line(trace, line) : azure_line(trace, line);
+        if (!good) {
+            refuse(path, file, number, line);
             return false;
         }
     }
     /* The end of the lines need not be the end of the file. */
-    why = gzerror(file, &error);
-    if (error != Z_OK && error != Z_STREAM_END) {
-        fprintf(stderr, "moonbright-kv: %s: after line %u: %s\n", path, number,
-                error == Z_ERRNO ? strerror(errno) : why);
+    if (!is_sound(path, file, number))
         return false;
-    }
     if (!trace->count)
         fprintf(stderr, "moonbright-kv: %s holds no request\n", path);
     return trace->count != 0;

@@ -122,6 +122,21 @@ for line in '{"timestamp": 1e300, "input_length": 5, "output_length": 5, "hash_i
     '{"timestamp": nan, "input_length": 5, "output_length": 5, "hash_ids": [1]}' \
     '{"timestamp": 0, "input_length": 1e300, "output_length": 5, "hash_ids": [1]}' \
     '{"timestamp": 0, "input_length": 5, "output_length": -1e300, "hash_ids": [1]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [-18446744073709551615]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [99999999999999999999]}' \
+    '{"timestamp": "0", "input_length": 5, "output_length": 5, "hash_ids": [1]}' \
+    '{"timestamp": 0, "input_length": 5.5, "output_length": 5, "hash_ids": [1]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": null, "hash_ids": [1]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": , "hash_ids": [1]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1 2]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1,]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1]' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": 1, "other": [1]}' \
+    '{"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1]} more' \
+    '{"input_length": 5, "output_length": 5, "hash_ids": [1]}' '{}' '[]' '' \
+    '2023-11-16 18:17:03.97,5,1more' '2023-11-16 18:17:03.97,5,-4294967295' '2023-11-16 18:17:03.97,5' \
+    '2023-11-16 18:17:03.97,4294967301,1' '2023-99-16 18:17:03.97,5,1' '2023-11-16T18:17:03.97,5,1' \
     '2023-11-16 18:17:03.97,4294967295,1' '2023-11-16 99:17:03.97,5,1'; do
     printf '%s\n' "$line" >"$scratch/odd"
     wrong 2 'line 1 is no request' serve "$scratch/odd"
@@ -137,6 +152,24 @@ whole = pack.compress(lines) + pack.flush(zlib.Z_SYNC_FLUSH)
 open(sys.argv[1] + "/cut.gz", "wb").write(whole)
 PYTHON
 wrong 2 'after line 50' serve "$scratch/cut.gz"
+# Damage is told as damage, and not as a line that it made wrong.
+head -c 100000 "$data/mooncake-conversation.jsonl.gz" >"$scratch/cut.gz"
+wrong 2 'unexpected end of file' serve "$scratch/cut.gz"
+python3 - "$data/azure-llm-code-2023.csv.gz" "$scratch/bad.gz" <<'PYTHON'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[len(data) // 2] ^= 255
+open(sys.argv[2], "wb").write(data)
+PYTHON
+wrong 2 'bad.gz: after line' serve "$scratch/bad.gz"
+head -c 70000 /dev/zero | tr '\0' 7 >"$scratch/long"
+wrong 2 'line 1 has more than' serve "$scratch/long"
+# A pipe, other ends of lines, blanks and keys in another order are as good.
+mkfifo "$scratch/pipe"
+printf '{"hash_ids" :[ 1 ,2 ] , "output_length":5,"other": {"a": [0]}, "input_length":700 ,"timestamp":0.5 }\r\n' >"$scratch/pipe" &
+"$program" serve "$scratch/pipe" --model llama-3-8b --cache moonbright >"$scratch/piped"
+wait
+check "$scratch/piped" 'assert len(rows) == 1 and rows[0]["requests"] == 1 and rows[0]["refused"] == 0, rows'
 # A full disk is no success; what goes into JSON is quoted.
 if "$program" prefix --model llama-3-8b --cache concat >/dev/full 2>"$scratch/err"; then
     echo "a full disk was not noticed"
