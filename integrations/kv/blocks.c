@@ -25,6 +25,7 @@ static enum mb_err grow_records(struct mb_kv *kv)
     uint64_t blocks = ((uint64_t)kv->chunk_count + 1) * kv->config.chunk_blocks;
     struct kv_chunk *chunks = realloc(kv->chunks, (kv->chunk_count + 1) * sizeof(*chunks));
     uint32_t *refs, *read_by, *free_list;
+    bool *cached;
 
     if (chunks)
         kv->chunks = chunks;
@@ -34,15 +35,18 @@ static enum mb_err grow_records(struct mb_kv *kv)
     read_by = realloc(kv->read_by, (blocks + 1) * sizeof(*read_by));
     if (read_by)
         kv->read_by = read_by;
+    cached = realloc(kv->cached, (blocks + 1) * sizeof(*cached));
+    if (cached)
+        kv->cached = cached;
     free_list = realloc(kv->free_list, (blocks + 1) * sizeof(*free_list));
     if (free_list)
         kv->free_list = free_list;
-    if (!chunks || !refs || !read_by || !free_list)
+    if (!chunks || !refs || !read_by || !cached || !free_list)
         return kv_fail(MB_ERR_HOST_MEMORY, "no host memory for the records of %" PRIu64 " blocks",
                        blocks);
     kv->chunks[kv->chunk_count] = (struct kv_chunk){0};
     for (uint64_t i = blocks - kv->config.chunk_blocks; i < blocks; i++)
-        kv->refs[i] = kv->read_by[i] = 0;
+        kv->refs[i] = kv->read_by[i] = kv->cached[i] = 0;
     kv->chunk_count++;
     return MB_OK;
 }

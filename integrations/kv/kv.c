@@ -172,6 +172,7 @@ static void free_records(struct mb_kv *kv)
     free(kv->chunks);
     free(kv->refs);
     free(kv->read_by);
+    free(kv->cached);
     free(kv->free_list);
     free(kv->slots);
     free(kv->holds);

@@ -103,6 +103,7 @@ struct mb_kv {
     uint32_t chunk_count, chunk_limit;
     uint32_t *refs;    /* of each block of each place */
     uint32_t *read_by; /* of each: copies of the append under way; each is one of its refs */
+    bool *cached;      /* of each: a run has it */
     uint32_t *free_list;
     uint32_t free_count;
 

@@ -146,7 +146,8 @@ MB_API enum mb_err mb_kv_get_view(mb_kv kv, mb_kv_seq seq, uint32_t layer, bool 
 MB_API enum mb_err mb_kv_attach(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, uint32_t count,
                                 uint32_t *hit);
 /* Offers the full blocks among the sequence's first `count` tokens, which are `tokens`, to others.
- * The keys and values must be written by work that the last stream holds already. */
+ * The keys and values must be written by work that the last stream holds already. MB_ERR_INVALID: a
+ * block of them is published already, as other tokens. */
 MB_API enum mb_err mb_kv_publish(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, uint32_t count);
 /* Keeps the published part of the first `count` tokens from eviction; *tokens gets its length. */
 MB_API enum mb_err mb_kv_prefix_hold(mb_kv kv, mb_kv_seq seq, uint32_t count, mb_kv_prefix *out,

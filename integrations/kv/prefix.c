@@ -81,6 +81,20 @@ MB_API enum mb_err mb_kv_wake(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, ui
 
 /* ------------------------------------------------------------------ publish */
 
+/* What nobody published as these tokens may not have been published as others either: a block holds
+ * one text, and was counted as evictable for one. */
+static enum mb_err check_new(const struct mb_kv *kv, const struct kv_slot *slot, uint32_t from,
+                             uint32_t blocks)
+{
+    for (uint32_t i = from; i < from + blocks; i++)
+        if (kv->cached[kv_block_of(slot->want[i])])
+            return kv_fail(MB_ERR_INVALID,
+                           "block %u of sequence 0x%" PRIx64 " (from token %u on) is published "
+                           "already, as other tokens",
+                           i, kv_id(kv, slot), i * kv->shape.block_tokens);
+    return MB_OK;
+}
+
 /* The next `blocks` blocks of the slot. Of a known block a second copy stays the sequence's own:
  * its keys and values are equal only up to rounding. */
 static enum mb_err publish(struct mb_kv *kv, struct kv_slot *slot, const int32_t *tokens,
@@ -88,8 +102,10 @@ static enum mb_err publish(struct mb_kv *kv, struct kv_slot *slot, const int32_t
 {
     struct kv_spot spot = slot->deepest;
     uint32_t known = kv_walk(kv, &spot, tokens, blocks);
-    enum mb_err err = MB_OK;
+    enum mb_err err = check_new(kv, slot, slot->published + known, blocks - known);
 
+    if (err)
+        return err;
     kv_use(kv, spot, known);
     if (known < blocks)
         err = kv_add_behind(kv, &spot, tokens + (uint64_t)known * kv->shape.block_tokens,

@@ -331,6 +331,7 @@ enum mb_err kv_add_behind(struct mb_kv *kv, struct kv_spot *spot, const int32_t 
     for (uint32_t i = 0; i < blocks; i++) {
         run->blocks[run->count + i] = kv_block_of(entries[i]);
         run->users[run->count + i] = 1;
+        kv->cached[kv_block_of(entries[i])] = true;
         kv_ref(kv, kv_block_of(entries[i]));
     }
     run->count += blocks;
@@ -360,6 +361,7 @@ bool kv_evict_one(struct mb_kv *kv)
     if (!kv->heap_count)
         return false;
     run = kv->heap[0];
+    kv->cached[run->blocks[run->count - 1]] = false;
     kv_unref(kv, run->blocks[run->count - 1]);
     kv->evictable--;
     kv->stats.evicted_blocks++;
@@ -451,8 +453,12 @@ enum mb_err kv_check_trie(const struct mb_kv *kv, uint32_t *counted)
             err = check_run(kv, run);
             if (err)
                 return err;
-            for (uint32_t j = 0; j < run->count; j++)
+            for (uint32_t j = 0; j < run->count; j++) {
                 counted[run->blocks[j]]++;
+                if (!kv->cached[run->blocks[j]])
+                    return kv_fail(MB_ERR_CORRUPT, "block %u of a run is noted as of none",
+                                   run->blocks[j]);
+            }
             unused += run->count - run->used;
         }
     if (runs != kv->run_count || unused != kv->evictable)

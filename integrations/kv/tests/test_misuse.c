@@ -316,3 +316,37 @@ TEST(sizes_that_overflow_are_refused)
     check_layout(&lame, &config, "lacks a call");
     rt_close(dev);
 }
+
+/* Two sequences share a block, and are published as different texts: one of them is wrong. */
+TEST(a_block_has_one_text)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev);
+    mb_kv_seq seq = open_seq(kv), beam = 0, third = open_seq(kv);
+    int32_t other[160];
+    uint32_t hit = 0;
+
+    memcpy(other, prompt, sizeof(other));
+    other[20] = -1;
+    kv_extend(dev, kv, seq, prompt, 0, 40, NULL);
+    KV_OK(mb_kv_fork(kv, seq, &beam));
+    KV_OK(mb_kv_publish(kv, seq, prompt, 40));
+    check_error(mb_kv_publish(kv, beam, other, 40), MB_ERR_INVALID, "(from token 16 on)");
+    KV_OK(mb_kv_check(kv));
+    /* Nothing of the refused text is cached, nor used. */
+    KV_OK(mb_kv_attach(kv, third, other, 40, &hit));
+    CHECK_EQ(hit, 16);
+    KV_OK(mb_kv_publish(kv, beam, prompt, 40));
+    KV_OK(mb_kv_seq_close(kv, seq));
+    KV_OK(mb_kv_seq_close(kv, beam));
+    KV_OK(mb_kv_seq_close(kv, third));
+    CHECK_EQ(kv_stats(kv).live_blocks, 0);
+    CHECK_EQ(kv_stats(kv).cached_blocks, 2);
+    KV_OK(mb_kv_trim(kv, NULL));
+    CHECK_EQ(kv_stats(kv).held_blocks, 0);
+    /* Evicted, its memory is free for any text. */
+    seq = open_seq(kv);
+    kv_extend(dev, kv, seq, other, 0, 40, NULL);
+    KV_OK(mb_kv_publish(kv, seq, other, 40));
+    finish(dev, kv);
+}
