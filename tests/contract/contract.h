@@ -83,6 +83,7 @@ typedef void (*contract_rule)(struct contract *c);
     X(table_memory_is_zeroed_and_apart)                                                            \
     X(scattered_frames_map)                                                                        \
     X(verify_counts_every_wrong_word)                                                              \
+    X(a_batch_of_many_runs_shows_all_of_them)                                                      \
     X(copies_go_through_mappings)                                                                  \
     X(lists_of_copies_are_made_whole)                                                              \
     X(an_alias_shows_the_same_memory)                                                              \

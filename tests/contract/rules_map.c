@@ -25,6 +25,45 @@ void contract_scattered_frames_map(struct contract *c)
     contract_expect_slots(c, w, 0, MANY, pfns, true);
 }
 
+enum {
+    RUNS = 400,   /* with their frames more than any backend sends to a device at once */
+    RUN = 6,      /* slots of one; the one behind it stays clear */
+    SHOWN = 64,   /* frames, each at many addresses */
+    SAMPLE = 800, /* bytes that are looked at */
+};
+
+void contract_a_batch_of_many_runs_shows_all_of_them(struct contract *c)
+{
+    struct contract_window *w = contract_window(c, RUNS * (RUN + 1)),
+                           *own = contract_window(c, SHOWN);
+    struct mb_hw_stream *s = contract_stream(c);
+    struct mb_hw_cmd cmds[RUNS + 3];
+    mb_pfn pfns[SHOWN], shown[RUNS][RUN];
+
+    contract_frames(c, pfns, SHOWN);
+    contract_map(c, s, own, 0, SHOWN, pfns);
+    for (uint32_t i = 0; i < SHOWN; i++)
+        contract_fill(c, s, own, i, SAMPLE, i);
+    for (uint32_t r = 0; r < RUNS; r++) {
+        for (uint32_t i = 0; i < RUN; i++)
+            shown[r][i] = pfns[(r + i * 7) % SHOWN];
+        cmds[r] = contract_leaves(c, w, r * (RUN + 1), RUN, shown[r], true);
+        contract_intend(c, w, r * (RUN + 1), RUN, shown[r]);
+    }
+    cmds[RUNS] = contract_cmd(MB_HW_BARRIER);
+    cmds[RUNS + 1] = contract_invalidate(w, 0, RUNS * (RUN + 1));
+    cmds[RUNS + 2] = contract_cmd(MB_HW_MEMBAR);
+    CHECK_OK(c->hw->submit(c->dev, s, cmds, RUNS + 3));
+    for (uint32_t r = 0; r < RUNS; r++)
+        for (uint32_t i = 0; i < RUN; i++)
+            contract_verify(c, s, w, r * (RUN + 1) + i, SAMPLE, (r + i * 7) % SHOWN);
+    contract_sync(c);
+    for (uint32_t r = 0; r < RUNS; r += 9) {
+        contract_expect_slots(c, w, r * (RUN + 1), RUN, shown[r], true);
+        contract_expect_slots(c, w, r * (RUN + 1) + RUN, 1, NULL, true);
+    }
+}
+
 void contract_verify_counts_every_wrong_word(struct contract *c)
 {
     struct contract_window *w = contract_window(c, 2);

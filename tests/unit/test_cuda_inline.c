@@ -336,6 +336,33 @@ TEST(lists_elsewhere)
     tear_down();
 }
 
+/* More numbers than a launch has room for: in parameters where runs are many, elsewhere where they
+ * are few, whichever takes fewer launches, of which full ones count twice. */
+TEST(many_runs_stay_in_the_parameters)
+{
+    uint32_t each = 20, room = each + MB_POP_MORE_ROOM;
+
+    set_up();
+    for (unsigned runs = 100; runs <= VIEWS; runs += 10) {
+        begin();
+        for (unsigned i = 0; i < runs; i++)
+            add_leaves(i, i, each, false);
+        add(MB_HW_INVALIDATE);
+        submit();
+        CHECK_EQ(buffers, 0);
+        CHECK(launches >= runs * each / MB_POP_LIST_XL &&
+              launches <= runs * room / MB_POP_LIST_XL + 1);
+        CHECK_EQ(invalidates, 1);
+    }
+    begin();
+    for (unsigned i = 0; i < 2 * MB_POP_SEGMENTS; i++)
+        add_leaves(i, 0, SLOTS, false);
+    submit();
+    CHECK_EQ(buffers, 1);
+    CHECK_EQ(launches, 2);
+    tear_down();
+}
+
 /* Clears and an invalidate, then maps and perhaps one. */
 static void random_batch(void)
 {

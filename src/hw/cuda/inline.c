@@ -4,10 +4,11 @@
  *
  * How       Commands are gathered into one launch as long as order allows: writes, then one
  *           invalidate. A write after an invalidate starts the next launch, since kernels of a
- *           stream run one after the other. Frame numbers travel in the launch's parameters up to
- *           MB_POP_LIST_XL of them, else in a pinned buffer that is reused once its launch has
- *           passed. Runs that the head has no room for travel behind the numbers. The last launch
- *           stores the batch's fence itself, which saves a driver call.
+ *           stream run one after the other. Frame numbers travel in the launches' parameters,
+ *           MB_POP_LIST_XL in each, and behind them the runs that the head has no room for; or, if
+ *           that makes fewer launches, in a pinned buffer that is reused once its launch has
+ *           passed, with the runs of the head alone. The last launch stores the batch's fence
+ *           itself, which saves a driver call.
  * BARRIER   A kernel's writes are visible to walkers when it has ended: nothing to do.
  * MEMBAR    is part of every prepared invalidate.
  * Capture   Everything is captured like any launch: tickets are taken on the device, frame numbers
@@ -35,7 +36,7 @@ struct builder {
     struct mb_cuda *dev;
     struct mb_hw_stream *stream;
     bool capturing;
-    uint32_t frames;           /* in the whole batch */
+    uint32_t frames, runs;     /* in the whole batch */
     struct mb_cuda_list *list; /* pinned, when they do not fit into parameters */
     uint32_t used;             /* frame numbers of the launch being gathered (of the batch: list) */
     struct mb_cuda_span span;  /* of the whole batch */
@@ -361,6 +362,7 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
         if (cmds[i].kind == MB_HW_LEAVES) {
             err = mb__cuda_check_leaves(b->dev, &cmds[i], &window, &b->span);
             frames += cmds[i].leaves.pfns ? cmds[i].leaves.count : 0;
+            b->runs++;
         } else if (cmds[i].kind == MB_HW_WAIT && cmds[i].fence.stream &&
                    cmds[i].fence.seq > cmds[i].fence.stream->seq &&
                    cmds[i].fence.stream != b->stream) {
@@ -376,6 +378,26 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
     return MB_OK;
 }
 
+/*
+ * Whether the batch's frame numbers go into a pinned buffer. There any number of them is one launch,
+ * but a launch has the runs of its head only; in parameters both have the same room. So few long
+ * runs go into the buffer, and many short ones do not: a step of 512 beams remaps 2,000 frames in
+ * 1,500 runs, which is 11 launches and not 250. A launch with full parameters counts as two of the
+ * others, as the driver copies them.
+ */
+static bool wants_list(const struct builder *b)
+{
+    uint64_t room = b->frames + (uint64_t)b->runs * MB_POP_MORE_ROOM;
+    uint64_t with_numbers = room / (b->dev->param_frames + 1) + 1;
+    uint64_t with_buffer = (b->runs + MB_POP_SEGMENTS - 1) / MB_POP_SEGMENTS;
+
+    if (!b->frames)
+        return false;
+    if ((b->span.high - b->span.low) / MB_FRAME_PFNS > UINT16_MAX)
+        return true; /* numbers in parameters have 16 bits */
+    return b->frames > b->dev->param_frames && with_buffer <= 2 * with_numbers;
+}
+
 enum mb_err mb__cuda_inline_submit(struct mb_cuda *dev, struct mb_hw_stream *stream,
                                    const struct mb_hw_cmd *cmds, unsigned count,
                                    struct mb_hw_fence *done)
@@ -386,15 +408,14 @@ enum mb_err mb__cuda_inline_submit(struct mb_cuda *dev, struct mb_hw_stream *str
     b.dev = dev;
     b.stream = stream;
     b.list = NULL;
-    b.used = b.launches = 0;
+    b.used = b.launches = b.runs = 0;
     b.span = (struct mb_cuda_span){UINT32_MAX, 0};
     err = check(&b, cmds, count);
     if (err)
         return err;
     b.capturing = mb__cuda_capturing(dev, stream);
     b.seq = b.capturing ? 0 : stream->seq + 1;
-    if (b.frames > dev->param_frames ||
-        (b.frames && (b.span.high - b.span.low) / MB_FRAME_PFNS > UINT16_MAX))
+    if (wants_list(&b))
         err = take_list(&b);
     if (err)
         return err;
