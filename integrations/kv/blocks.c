@@ -51,16 +51,23 @@ static enum mb_err grow_records(struct mb_kv *kv)
     return MB_OK;
 }
 
+uint64_t kv_held_blocks(const struct mb_kv *kv)
+{
+    uint64_t chunks = 0;
+
+    for (uint32_t i = 0; i < kv->chunk_count; i++)
+        chunks += kv->chunks[i].mem != NULL;
+    return chunks * kv->config.chunk_blocks;
+}
+
 static enum mb_err grow(struct mb_kv *kv)
 {
-    uint32_t place = 0, held = 0, per = kv->config.chunk_blocks;
+    uint32_t place = 0, per = kv->config.chunk_blocks;
     mb_mem mem = NULL;
     enum mb_err err;
 
-    for (uint32_t i = 0; i < kv->chunk_count; i++)
-        held += kv->chunks[i].mem != NULL;
-    if (held >= kv->chunk_limit)
-        return kv_fail(MB_ERR_LIMIT, "the cache holds its limit of %u chunks", held);
+    if (kv_held_blocks(kv) >= (uint64_t)kv->chunk_limit * per)
+        return kv_fail(MB_ERR_LIMIT, "the cache holds its limit of %u chunks", kv->chunk_limit);
     while (place < kv->chunk_count && kv->chunks[place].mem)
         place++;
     err = place == kv->chunk_count ? grow_records(kv) : MB_OK;
@@ -77,13 +84,11 @@ static enum mb_err grow(struct mb_kv *kv)
 
 uint64_t kv_room(const struct mb_kv *kv)
 {
-    uint64_t held = 0, room = kv->free_count;
+    uint64_t room = kv->free_count;
 
-    for (uint32_t i = 0; i < kv->chunk_count; i++)
-        held += kv->chunks[i].mem != NULL;
     room += kv_evictable_blocks(kv, UINT64_MAX);
     if (kv->config.limit_bytes)
-        room += (kv->chunk_limit - held) * kv->config.chunk_blocks;
+        room += (uint64_t)kv->chunk_limit * kv->config.chunk_blocks - kv_held_blocks(kv);
     return room;
 }
 
@@ -91,7 +96,6 @@ uint64_t kv_room(const struct mb_kv *kv)
 static enum mb_err out_of_blocks(struct mb_kv *kv, uint64_t count, enum mb_err err)
 {
     uint32_t live = 0, asleep = 0;
-    uint64_t held = (uint64_t)kv->chunk_count * kv->config.chunk_blocks;
 
     for (uint32_t i = 0; i < kv->config.max_sequences; i++) {
         live += kv->slots[i].state == KV_LIVE;
@@ -101,7 +105,8 @@ static enum mb_err out_of_blocks(struct mb_kv *kv, uint64_t count, enum mb_err e
                    "%" PRIu64 " blocks of %" PRIu64 " bytes are wanted, %u are free of %" PRIu64
                    "; %u sequences live, %u sleep, %" PRIu64 " prefix blocks are unused. Close or "
                    "mb_kv_sleep() a sequence, or raise limit_bytes",
-                   count, kv->shape.block_bytes, kv->free_count, held, live, asleep, kv->evictable);
+                   count, kv->shape.block_bytes, kv->free_count, kv_held_blocks(kv), live, asleep,
+                   kv->evictable);
 }
 
 enum mb_err kv_make_room(struct mb_kv *kv, uint64_t count)

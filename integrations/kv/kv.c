@@ -125,8 +125,10 @@ static enum mb_err choose_layout(const struct mb_kv_config *c, uint64_t page,
     enum mb_err err;
 
     if (!layer || page < layer)
-        return kv_fail(MB_ERR_INVALID, "a page of %" PRIu64 " bytes for tokens of %" PRIu64, page,
-                       layer);
+        return kv_fail(MB_ERR_INVALID,
+                       "a layer's token has %" PRIu64
+                       " bytes and must fit into a page, of %" PRIu64,
+                       layer, page);
     if (group && (c->layers % group || page % (group * layer)))
         return kv_fail(MB_ERR_INVALID,
                        "groups of %u layers: the number must divide %u layers, and %" PRIu64
@@ -183,24 +185,32 @@ static void free_records(struct mb_kv *kv)
     free(kv);
 }
 
+/* Of the usual size; smaller if more than an eighth of `all` blocks would be left over. */
+static uint64_t usual_chunk(uint64_t block, uint64_t all)
+{
+    uint64_t blocks = block > DEFAULT_CHUNK_BYTES ? 1 : DEFAULT_CHUNK_BYTES / block;
+
+    if (all > blocks && all % blocks > all / 8)
+        blocks = all / (all / blocks + 1);
+    return blocks;
+}
+
 static void choose_chunks(struct mb_kv *kv)
 {
-    uint64_t blocks = kv->config.chunk_blocks,
-             block = kv->shape.block_bytes ? kv->shape.block_bytes : 1;
-    uint64_t limit = kv->config.limit_bytes, most;
+    uint64_t blocks = kv->config.chunk_blocks, limit = kv->config.limit_bytes, most;
+    uint64_t all = limit ? limit / kv->shape.block_bytes : 0; /* blocks */
 
     if (!blocks)
-        blocks = DEFAULT_CHUNK_BYTES / block;
-    if (limit && blocks > limit / block)
-        blocks = limit / block;
+        blocks = usual_chunk(kv->shape.block_bytes, all);
+    if (limit && blocks > all)
+        blocks = all;
     if (!blocks)
         blocks = 1;
     if (blocks > BLOCKS_MAX)
         blocks = BLOCKS_MAX;
     most = BLOCKS_MAX / blocks;
     kv->config.chunk_blocks = (uint32_t)blocks;
-    kv->chunk_limit =
-        (uint32_t)(limit && limit / block / blocks < most ? limit / block / blocks : most);
+    kv->chunk_limit = (uint32_t)(limit && all / blocks < most ? all / blocks : most);
 }
 
 static enum mb_err make_records(struct mb_kv *kv)
@@ -389,9 +399,8 @@ MB_API enum mb_err mb_kv_get_stats(mb_kv kv, struct mb_kv_stats *out)
     KV_NEED(out, "place for statistics");
     KV_ENTER(kv);
     stats = kv->stats;
-    stats.held_blocks = stats.live_tokens = stats.shown_blocks = stats.sequences = 0;
-    for (uint32_t i = 0; i < kv->chunk_count; i++)
-        stats.held_blocks += kv->chunks[i].mem ? kv->config.chunk_blocks : 0;
+    stats.live_tokens = stats.shown_blocks = stats.sequences = 0;
+    stats.held_blocks = kv_held_blocks(kv);
     for (uint32_t i = 0; i < kv->config.max_sequences; i++) {
         if (kv->slots[i].state == KV_DEAD)
             continue;

@@ -199,6 +199,7 @@ bool kv_evict_for(struct mb_kv *kv, uint32_t block);
 uint32_t kv_take(struct mb_kv *kv); /* after kv_make_room(); to be given a reference at once */
 void kv_ref(struct mb_kv *kv, uint32_t block);
 void kv_unref(struct mb_kv *kv, uint32_t block);
+uint64_t kv_held_blocks(const struct mb_kv *kv); /* had from the device */
 uint64_t kv_room(const struct mb_kv *kv);
 void kv_drop_unused_chunks(struct mb_kv *kv);
 

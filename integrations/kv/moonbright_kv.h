@@ -65,7 +65,8 @@ struct mb_kv_config {
     uint32_t group_layers;
     uint32_t max_tokens;    /* of one sequence: addresses are reserved for so many */
     uint32_t max_sequences; /* alive at once, beams included */
-    uint32_t chunk_blocks;  /* blocks that are had at once when memory is needed; 0: chosen */
+    uint32_t chunk_blocks;  /* blocks that are had at once when memory is needed; 0: chosen, so that
+                             * at least seven eighths of the limit serve */
     uint64_t limit_bytes;   /* of pages, in whole chunks; 0: what the device gives */
 };
 
@@ -86,7 +87,7 @@ MB_API enum mb_err mb_kv_open(mb_device dev, const struct mb_kv_config *config, 
 /* The same on addresses of the caller's. The mapper is copied; `user` lives until mb_kv_close(). */
 MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
                                  const struct mb_kv_config *config, mb_kv *out);
-/* Unmaps in the order of the last stream; give that one up afterwards, not before. */
+/* Unmaps in the order of the last stream; give that and the device up afterwards, not before. */
 MB_API enum mb_err mb_kv_close(mb_kv kv);
 MB_API enum mb_err mb_kv_get_shape(mb_kv kv, struct mb_kv_shape *out);
 /* The calling thread's last failure of a call of this header; "" if none. */
@@ -166,7 +167,7 @@ struct mb_kv_stats {
     uint64_t live_blocks;   /* of at least one sequence */
     uint64_t cached_blocks; /* only in the prefix cache */
     uint64_t free_blocks;
-    uint64_t room_blocks;  /* an append may take so many: free, evictable, and not yet had */
+    uint64_t room_blocks; /* an append may take so many: free, evictable, below the limit not had */
     uint64_t shown_blocks; /* sum over sequences; minus live_blocks: what sharing saves */
     uint64_t live_tokens;  /* sum over sequences */
     uint64_t sequences;    /* alive */

@@ -350,3 +350,47 @@ TEST(a_block_has_one_text)
     KV_OK(mb_kv_publish(kv, seq, other, 40));
     finish(dev, kv);
 }
+
+/* Most of a limit can be had, whatever it is. */
+TEST(a_limit_is_used)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    struct mb_kv_config config = kv_small;
+    struct mb_kv_mapper mapper;
+    mb_kv kv = NULL;
+
+    RT_OK(mb_kv_device_mapper(dev, &mapper));
+    for (uint64_t blocks = 1; blocks < 3000; blocks += 1 + blocks / 50) {
+        config.chunk_blocks = 0;
+        config.limit_bytes = blocks * (4 << 20) + (blocks & 1);
+        KV_OK(mb_kv_open_on(&mapper, &config, &kv));
+        CHECK(kv_stats(kv).room_blocks <= blocks);
+        CHECK(kv_stats(kv).room_blocks >= blocks - blocks / 8);
+        KV_OK(mb_kv_close(kv));
+    }
+    rt_close(dev);
+}
+
+static enum mb_err create_nothing(void *user, uint64_t bytes, mb_mem *out)
+{
+    (void)user;
+    (void)bytes;
+    (void)out;
+    return MB_ERR_NO_MEMORY;
+}
+
+/* Memory that was given back is not told as held. */
+TEST(what_is_held_is_told)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev);
+    mb_kv_seq seq = open_seq(kv);
+    struct mb_kv_grow grow = {seq, 20};
+
+    kv_extend(dev, kv, seq, prompt, 0, 160, NULL);
+    KV_OK(mb_kv_truncate(kv, seq, 0));
+    KV_OK(mb_kv_trim(kv, NULL));
+    kv->map.create = create_nothing;
+    check_error(mb_kv_append(kv, &grow, 1, NULL), MB_ERR_NO_MEMORY, "0 are free of 0;");
+    finish(dev, kv);
+}
