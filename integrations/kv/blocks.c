@@ -92,21 +92,24 @@ uint64_t kv_room(const struct mb_kv *kv)
     return room;
 }
 
-/* Who holds the memory, for the text of a failure. */
-static enum mb_err out_of_blocks(struct mb_kv *kv, uint64_t count, enum mb_err err)
+/* Who holds the memory, for the text of a failure; `why` is what stopped another chunk. */
+static enum mb_err out_of_blocks(struct mb_kv *kv, uint64_t count, enum mb_err why)
 {
+    bool device = why == MB_ERR_NO_MEMORY; /* or the limit */
     uint32_t live = 0, asleep = 0;
 
     for (uint32_t i = 0; i < kv->config.max_sequences; i++) {
         live += kv->slots[i].state == KV_LIVE;
         asleep += kv->slots[i].state == KV_ASLEEP;
     }
-    return kv_fail(err,
+    return kv_fail(MB_ERR_NO_MEMORY,
                    "%" PRIu64 " blocks of %" PRIu64 " bytes are wanted, %u are free of %" PRIu64
-                   "; %u sequences live, %u sleep, %" PRIu64 " prefix blocks are unused. Close or "
-                   "mb_kv_sleep() a sequence, or raise limit_bytes",
+                   "; %u sequences live, %u sleep, %" PRIu64 " prefix blocks are unused. %s%s%s"
+                   "Close or mb_kv_sleep() a sequence, or %s",
                    count, kv->shape.block_bytes, kv->free_count, kv_held_blocks(kv), live, asleep,
-                   kv->evictable);
+                   kv->evictable, device ? "The device has no memory for another chunk: " : "",
+                   device ? kv->map.detail(kv->map.user) : "", device ? ". " : "",
+                   device ? "have smaller chunks by chunk_blocks" : "raise limit_bytes");
 }
 
 enum mb_err kv_make_room(struct mb_kv *kv, uint64_t count)
@@ -120,10 +123,10 @@ enum mb_err kv_make_room(struct mb_kv *kv, uint64_t count)
             return err;
         /* Evicting all would not do, so nothing goes. */
         if (kv->free_count + kv_evictable_blocks(kv, count - kv->free_count) < count)
-            return out_of_blocks(kv, count, MB_ERR_NO_MEMORY);
+            return out_of_blocks(kv, count, err);
         while (kv->free_count < count)
             if (!kv_evict_one(kv))
-                return out_of_blocks(kv, count, MB_ERR_NO_MEMORY);
+                return out_of_blocks(kv, count, err);
     }
     return MB_OK;
 }

@@ -189,11 +189,12 @@ static enum mb_err set_up(struct bench *b, const char *config, uint64_t bytes)
 
     b->count = shape.max_tokens = (uint32_t)(bytes / ((uint64_t)128 << 10)) / 16 * 16;
     if (!b->count || !b->rounds)
-        return MB_ERR_INVALID;
+        return kv_fail(MB_ERR_INVALID, "%" PRIu64 " bytes, %u times; both must be more", bytes,
+                       b->rounds);
     b->samples = calloc(WHATS * (size_t)b->rounds, sizeof(*b->samples));
     b->tokens = make_tokens(b->count);
     if (!b->samples || !b->tokens)
-        return MB_ERR_HOST_MEMORY;
+        return kv_fail(MB_ERR_HOST_MEMORY, "no host memory for %u samples", b->rounds);
     err = mb_open(0, config, &b->place.dev);
     if (!err)
         err = mb_stream_create(b->place.dev, &b->place.stream);
@@ -219,8 +220,7 @@ int attach(FILE *out, const char *config, uint64_t bytes, unsigned samples)
     if (!err)
         tell(out, &b, &before);
     else
-        fprintf(stderr, "moonbright-kv: attach: %s: %s %s\n", mb_error_name(err),
-                mb_kv_error_detail(), mb_error_detail());
+        fprintf(stderr, "moonbright-kv: attach: %s: %s\n", mb_error_name(err), place_why());
     place_close(&b.place);
     free(b.samples);
     free(b.tokens);

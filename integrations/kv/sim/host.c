@@ -234,8 +234,13 @@ static enum mb_err set_up(struct bench *b, const char *config, const struct shap
     b->prefix = calloc(b->prefix_tokens + 1, sizeof(*b->prefix));
     b->fresh = calloc(b->prefix_tokens + 1, sizeof(*b->fresh));
     b->samples = calloc((size_t)WHATS * b->rounds + 1, sizeof(*b->samples));
-    if (!b->prefix || !b->fresh || !b->samples || !b->prefix_tokens || !b->rounds)
-        return MB_ERR_INVALID;
+    if (!b->prefix_tokens)
+        return kv_fail(MB_ERR_INVALID,
+                       "%" PRIu64 " bytes for a prefix of %s; 64 tokens are the least, %" PRIu64
+                       " bytes",
+                       bytes, shape->name, (uint64_t)64 * shape_token_bytes(shape));
+    if (!b->prefix || !b->fresh || !b->samples)
+        return kv_fail(MB_ERR_HOST_MEMORY, "no host memory for %u rounds", b->rounds);
     for (uint64_t i = 0; i < b->prefix_tokens; i++)
         b->prefix[i] = (int32_t)i * 2;
     grow.tokens = (uint32_t)b->prefix_tokens;
@@ -303,8 +308,7 @@ int host(FILE *out, const char *config, const struct shape *shape, uint64_t byte
     if (!err)
         tell(out, &b, shape);
     else
-        fprintf(stderr, "moonbright-kv: host: %s: %s %s\n", mb_error_name(err),
-                mb_kv_error_detail(), mb_error_detail());
+        fprintf(stderr, "moonbright-kv: host: %s: %s\n", mb_error_name(err), place_why());
     place_close(&b.place);
     free(b.prefix);
     free(b.fresh);

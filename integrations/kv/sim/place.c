@@ -168,6 +168,11 @@ void place_close(struct place *place)
     *place = (struct place){0};
 }
 
+const char *place_why(void)
+{
+    return *mb_kv_error_detail() ? mb_kv_error_detail() : mb_error_detail();
+}
+
 void place_begin(struct place *place)
 {
     place->copy_s = 0;

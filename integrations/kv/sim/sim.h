@@ -90,6 +90,8 @@ const char *policy_name(enum policy policy);
 bool place_open(struct place *place, enum policy policy, const struct shape *shape,
                 uint32_t max_tokens, uint32_t max_sequences, uint64_t limit_bytes);
 void place_close(struct place *place);
+/* The text of this thread's last failure, of the cache or, if it had none, of the device. */
+const char *place_why(void);
 /* Brackets calls of the cache: seconds until what they asked for is usable. */
 void place_begin(struct place *place);
 double place_cost(struct place *place);

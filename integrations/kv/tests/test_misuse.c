@@ -394,3 +394,26 @@ TEST(what_is_held_is_told)
     check_error(mb_kv_append(kv, &grow, 1, NULL), MB_ERR_NO_MEMORY, "0 are free of 0;");
     finish(dev, kv);
 }
+
+/* Whether a limit or the device stops a cache is told, and what helps. */
+TEST(what_stops_a_cache_is_told)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:64m");
+    struct mb_kv_config config = kv_small;
+    struct mb_kv_grow grow;
+    mb_kv kv = NULL;
+
+    config.limit_bytes = 0;
+    config.chunk_blocks = 32; /* 128 MiB */
+    KV_OK(mb_kv_open(dev, &config, &kv));
+    grow = (struct mb_kv_grow){open_seq(kv), 20};
+    check_error(mb_kv_append(kv, &grow, 1, NULL), MB_ERR_NO_MEMORY, "134217728 bytes");
+    CHECK(strstr(mb_kv_error_detail(), "chunk_blocks") != NULL);
+    CHECK(strstr(mb_kv_error_detail(), "limit_bytes") == NULL);
+    KV_OK(mb_kv_close(kv));
+    config.limit_bytes = 4 << 20;
+    KV_OK(mb_kv_open(dev, &config, &kv));
+    grow = (struct mb_kv_grow){open_seq(kv), 20};
+    check_error(mb_kv_append(kv, &grow, 1, NULL), MB_ERR_NO_MEMORY, "raise limit_bytes");
+    finish(dev, kv);
+}

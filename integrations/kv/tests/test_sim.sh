@@ -106,6 +106,9 @@ wrong 2 'no model' beam --model gpt-9
 wrong 2 'not known' beam --cache fog
 wrong 2 'no option' beam --colour red
 wrong 2 'a number from' serve x --stretch -1
+wrong 1 '64 tokens are the least' host --model llama-2-7b --bytes 2097152 --samples 1
+wrong 1 'have smaller chunks' attach --config backend:sim,device_memory:64m --samples 1
+wrong 1 'MB_ERR_CONFIG: config:' attach --config nonsense
 printf '{"timestamp": 0, "input_length": 700, "output_length": 5, "hash_ids": [1]}\n' >"$scratch/short"
 wrong 2 'line 1 is no request' serve "$scratch/short"
 printf 'TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.97,x,1\n' >"$scratch/azure"
