@@ -15,6 +15,12 @@
 
 #include "moonbright_kv.h"
 
+/* Owner: the cache, which frees it when it is closed. */
+struct place {
+    uint64_t page;
+    bool broken; /* a batch was made in part: what addresses show is not known any more */
+};
+
 /* What an mb_mem is here. */
 struct file {
     int fd;
@@ -31,7 +37,8 @@ static enum mb_err fail(enum mb_err err, const char *what)
 /* As a device's ranges do, one begins at a multiple of the page: what is around it goes back. */
 static enum mb_err reserve(void *user, uint64_t bytes, void **va)
 {
-    uint64_t page = (uint64_t)(uintptr_t)user, before;
+    const struct place *place = user;
+    uint64_t page = place->page, before;
     char *at =
         mmap(NULL, bytes + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
@@ -90,7 +97,8 @@ static bool apply(const struct mb_map_op *op)
                     (off_t)op->mem_offset) != MAP_FAILED;
     case MB_UNMAP:
         return mmap(op->va, op->bytes, PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED ||
+               !mprotect(op->va, op->bytes, PROT_NONE); /* needs no room for a mapping */
     case MB_PROTECT:
         return !mprotect(op->va, op->bytes, prot);
     case MB_ALIAS:
@@ -100,14 +108,25 @@ static bool apply(const struct mb_map_op *op)
     return false;
 }
 
-/* Fails only when the kernel has no room for one more mapping; then the cache must be closed. */
+/* Fails only when the kernel has no room for one more mapping. As that leaves a batch half made,
+ * nothing is shown from then on, and sequences and the cache can only be closed. */
 static enum mb_err map(void *user, const struct mb_map_op *ops, unsigned count, mb_stream stream)
 {
-    (void)user;
+    struct place *place = user;
+
     (void)stream;
+    for (unsigned i = 0; place->broken && i < count; i++)
+        if (ops[i].kind != MB_UNMAP) {
+            snprintf(text, sizeof(text),
+                     "mmap failed before, in the middle of a batch; close the "
+                     "cache");
+            return MB_ERR_HOST_MEMORY;
+        }
     for (unsigned i = 0; i < count; i++)
-        if (!apply(&ops[i]))
-            return fail(MB_ERR_HOST_MEMORY, "mmap of a block");
+        if (!apply(&ops[i])) {
+            place->broken = true;
+            return fail(MB_ERR_HOST_MEMORY, "mmap of a block; close the cache");
+        }
     return MB_OK;
 }
 
@@ -134,16 +153,26 @@ static const char *detail(void *user)
     return text;
 }
 
+static void give_up(void *user)
+{
+    free(user);
+}
+
 /* page_bytes: a multiple of the host's page. */
 MB_API enum mb_err mb_kv_host_mapper(uint64_t page_bytes, struct mb_kv_mapper *out);
 MB_API enum mb_err mb_kv_host_mapper(uint64_t page_bytes, struct mb_kv_mapper *out)
 {
     uint64_t host = (uint64_t)sysconf(_SC_PAGESIZE);
+    struct place *place;
 
     if (!page_bytes || page_bytes % host)
         return MB_ERR_INVALID;
+    place = malloc(sizeof(*place));
+    if (!place)
+        return MB_ERR_HOST_MEMORY;
+    *place = (struct place){page_bytes, false};
     *out = (struct mb_kv_mapper){
-        .user = (void *)(uintptr_t)page_bytes, /* an error's text is all else there is to keep */
+        .user = place,
         .page_bytes = page_bytes,
         .reserve = reserve,
         .unreserve = unreserve,
@@ -153,6 +182,7 @@ MB_API enum mb_err mb_kv_host_mapper(uint64_t page_bytes, struct mb_kv_mapper *o
         .copy = copy,
         .order = order,
         .detail = detail,
+        .close = give_up,
     };
     return MB_OK;
 }
