@@ -31,7 +31,10 @@ static void device_release(void *user, mb_mem mem)
 static enum mb_err device_map(void *user, const struct mb_map_op *ops, unsigned count,
                               mb_stream stream)
 {
-    return mb_mem_map_async(device_of(user), ops, count, stream);
+    enum mb_err err = mb_mem_map_async(device_of(user), ops, count, stream);
+
+    /* A device that was closed before its cache shows nothing: to the cache it is a lost one. */
+    return err && !*mb_device_backend(device_of(user)) ? MB_ERR_DEVICE_LOST : err;
 }
 
 static enum mb_err device_copy(void *user, const struct mb_copy *list, unsigned count,

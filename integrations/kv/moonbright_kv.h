@@ -87,7 +87,8 @@ MB_API enum mb_err mb_kv_open(mb_device dev, const struct mb_kv_config *config, 
 /* The same on addresses of the caller's. The mapper is copied; `user` lives until mb_kv_close(). */
 MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
                                  const struct mb_kv_config *config, mb_kv *out);
-/* Unmaps in the order of the last stream; give that and the device up afterwards, not before. */
+/* Unmaps in the order of the last stream; give that and the device up afterwards, not before. Of a
+ * cache whose device was closed, calls that map are MB_ERR_DEVICE_LOST, and closing frees it. */
 MB_API enum mb_err mb_kv_close(mb_kv kv);
 MB_API enum mb_err mb_kv_get_shape(mb_kv kv, struct mb_kv_shape *out);
 /* The calling thread's last failure of a call of this header; "" if none. */

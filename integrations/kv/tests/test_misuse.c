@@ -208,6 +208,22 @@ TEST(nothing_where_something_is_wanted)
 }
 
 /* A count wrong by far is refused before memory is had for it, and nothing beyond is read. */
+/* Closed in the wrong order: told by name, and nothing of the cache stays. */
+TEST(a_device_closed_before_its_cache)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    mb_kv kv = open_small(dev);
+    struct mb_kv_grow grow = {0, 20};
+
+    KV_OK(mb_kv_seq_open(kv, 0, &grow.seq));
+    KV_OK(mb_kv_append(kv, &grow, 1, NULL));
+    mb_close(dev);
+    grow.tokens = 20;
+    check_error(mb_kv_append(kv, &grow, 1, NULL), MB_ERR_DEVICE_LOST, "no open device");
+    KV_OK(mb_kv_close(kv));
+    CHECK_EQ(mb_kv_close(kv), MB_ERR_INVALID);
+}
+
 TEST(a_reorder_of_too_many_is_refused)
 {
     mb_device dev = rt_open("backend:sim,device_memory:1g");
