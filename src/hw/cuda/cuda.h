@@ -55,6 +55,10 @@ enum {
 #define MB_CUDA_VA_BYTES ((uint64_t)16 << 40)
 /* Longest time that a kernel waits for a helper channel's answer before it ends the context. */
 #define MB_CUDA_ANSWER_NS ((uint64_t)4000000000u)
+/* Longest time that the host waits for room in a stream's helper channel. Room comes when the
+ * stream gets to an earlier batch, so this covers the application's own work: much more than a
+ * helper's answer. A stream that waits for the very thread that waits here gives an error then. */
+#define MB_CUDA_ROOM_NS ((uint64_t)60000000000u)
 
 /* The shared page: words that kernels, streams and helper channels see. Byte offsets. */
 enum {
@@ -260,6 +264,7 @@ struct mb_cuda {
     uint32_t pop_threads;    /* inline: of a launch at most, a power of two to MB_POP_THREADS */
     _Atomic unsigned queues; /* isolated: helper channels of streams */
     bool targeted;           /* isolated: invalidate only the range that a batch names */
+    uint64_t room_ns;        /* isolated: MB_CUDA_ROOM_NS; constant after open */
 };
 
 struct mb_cuda_scope {
@@ -287,6 +292,8 @@ mb__cuda_lose(struct mb_cuda *dev, enum mb_err err, const char *format, ...);
 enum mb_err mb__cuda_result(struct mb_cuda *dev, cu_result result, const char *what);
 /* Is the context still the one that was opened? Marks the device lost if it was reset. */
 bool mb__cuda_context_lives(struct mb_cuda *dev);
+/* For waits that take long: MB_ERR_DEVICE_LOST if the context was reset or has a fatal error. */
+enum mb_err mb__cuda_context_error(struct mb_cuda *dev);
 bool mb__cuda_capturing(struct mb_cuda *dev, struct mb_hw_stream *stream);
 bool mb__cuda_stream_capturing(struct mb_hw_dev *hw, mb_stream native);
 enum mb_err mb__cuda_streams_init(struct mb_cuda *dev);

@@ -12,8 +12,14 @@
  *           can use those addresses. Anything else announces.
  * Deadlock  Each stream has its own channel and acquires switch the engine over, so no wait stands
  *           in front of another stream's work.
+ * Room      A channel with no room for a batch has earlier batches of the same stream. The stream
+ *           has its part of each of them, so they end when the stream gets there, and the host
+ *           waits for that as it does in a launch on a full stream, but not for ever.
  * Capture   is refused: the host writes entries at submission, which a replay would not repeat.
- * Locking   stream->lock is held by the caller; dev->table_lock for the record of cleared slots.
+ * Locking   stream->lock is held by the caller, also while it waits for room; dev->table_lock for
+ *           the record of cleared slots. Who needs stream->lock to stop the queue (lifetime.c) has
+ *           marked the device lost before, which ends the wait. The watchdog only tries the lock,
+ *           so the wait itself rings the doorbell again and hears of the channel's errors.
  */
 #include "hw/cuda/cuda.h"
 
@@ -22,14 +28,27 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "hw/nvrm/channel.h"
 
 enum {
     MIN_STAGING = 64 << 10, /* bytes: 4096 slots */
-    MAX_WORDS = 16384,
+    MIN_WORDS = 1024,
+    /* Of system memory for each stream. Half of it is the largest batch, more than 14,000 copies;
+     * a step of 512 beams has 4,000, and six of those are pending before the host has to wait. */
+    PUSH_BYTES = 1 << 20,
+    FLUSH_WORDS = NVRM_WORDS_WFI + NVRM_WORDS_MEMBAR,
+    /* A wait for room: how long it spins between two looks at the device, and then sleeps. Far
+     * shorter than what lifetime.c gives stream->lock to become free. */
+    SPIN_NS = 100000,
+    SLEEP_US = 100,
 };
+/* A wait for room asks libcuda this often whether the context still lives. Rarely, as libcuda may
+ * be inside a reset on another thread, which waits for stream->lock to stop the queue. */
+static const uint64_t ask_ns = 1000000000u;
 
 struct staging {
     struct staging *next;
@@ -40,7 +59,13 @@ struct staging {
 struct mb_cuda_queue {
     struct nvrm_channel *channel;
     struct staging *buffers;
-    uint32_t words[MAX_WORDS];
+    uint32_t *words; /* owned; of the batch that is encoded; stream->lock, as all here */
+    uint64_t room;   /* words */
+};
+
+/* What a batch asks for. */
+struct need {
+    uint64_t slots, copies, invalidates;
 };
 
 struct builder {
@@ -63,7 +88,7 @@ enum mb_err mb__cuda_queue_create(struct mb_cuda *dev, struct mb_hw_stream *stre
                                   struct mb_cuda_queue **out)
 {
     struct nvrm_channel_request request = {
-        .ring_entries = 4096, .push_bytes = 1u << 20, .copy_engine = dev->helper.engine};
+        .ring_entries = 4096, .push_bytes = PUSH_BYTES, .copy_engine = dev->helper.engine};
     struct mb_cuda_queue *queue = calloc(1, sizeof(*queue));
     enum mb_err err;
 
@@ -95,6 +120,7 @@ void mb__cuda_queue_destroy(struct mb_cuda *dev, struct mb_cuda_queue *queue)
         mb__nvrm_mem_destroy(&s->mem);
         free(s);
     }
+    free(queue->words);
     free(queue);
     atomic_fetch_sub(&dev->queues, 1);
     pthread_mutex_lock(&dev->table_lock);
@@ -189,36 +215,68 @@ static unsigned copies_of(const struct mb_hw_cmd *cmd, const struct mb_cuda_wind
     return cmd->leaves.count ? n : 0;
 }
 
+/* Words that encode() writes for it at most: acquire, copies, each invalidate behind a flush, the
+ * last flush, release. */
+static uint64_t words_of(uint64_t copies, uint64_t invalidates)
+{
+    return NVRM_WORDS_SEMAPHORE + copies * NVRM_WORDS_COPY +
+           invalidates * (FLUSH_WORDS + NVRM_WORDS_INVALIDATE) + FLUSH_WORDS + NVRM_WORDS_SEMAPHORE;
+}
+
+/* Memory for the batch's words; what there was stays when there is no more. */
+static enum mb_err make_room(struct mb_cuda_queue *queue, const struct need *need)
+{
+    uint64_t words = words_of(need->copies, need->invalidates), room = MIN_WORDS;
+    uint64_t most = mb__nvrm_channel_max_words(queue->channel);
+    uint64_t others = words_of(0, need->invalidates);
+    uint32_t *grown;
+
+    if (words > most)
+        return mb__fail(MB_ERR_LIMIT,
+                        "a batch of %" PRIu64 " copies and %" PRIu64 " invalidates: a stream's "
+                        "helper channel takes %" PRIu64 " copies with so many invalidates: split "
+                        "it",
+                        need->copies, need->invalidates,
+                        others < most ? (most - others) / NVRM_WORDS_COPY : 0);
+    if (words <= queue->room)
+        return MB_OK;
+    while (room < words)
+        room *= 2;
+    grown = realloc(queue->words, room * sizeof(*grown));
+    if (!grown)
+        return mb__fail(MB_ERR_HOST_MEMORY, "no memory for a batch of %" PRIu64 " words", words);
+    queue->words = grown;
+    queue->room = room;
+    return MB_OK;
+}
+
 static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsigned count,
-                         uint64_t *slots)
+                         struct need *need)
 {
     struct mb_cuda_span span = {UINT32_MAX, 0};
     struct mb_cuda_window *window;
-    uint64_t copies = 0;
     bool writes = false;
 
-    *slots = 0;
+    *need = (struct need){0};
     for (unsigned i = 0; i < count; i++) {
         enum mb_err err = MB_OK;
 
         b->membar = b->membar || cmds[i].kind == MB_HW_MEMBAR;
+        need->invalidates += cmds[i].kind == MB_HW_INVALIDATE;
         if (cmds[i].kind != MB_HW_LEAVES)
             continue;
         err = mb__cuda_check_leaves(b->dev, &cmds[i], &window, &span);
         if (err)
             return err;
         writes = true;
-        *slots += cmds[i].leaves.count;
-        copies += copies_of(&cmds[i], window);
+        need->slots += cmds[i].leaves.count;
+        need->copies += copies_of(&cmds[i], window);
         pthread_mutex_lock(&b->dev->table_lock);
         b->announce = b->announce || !cmds[i].leaves.pfns || overwrites(&cmds[i], window);
         pthread_mutex_unlock(&b->dev->table_lock);
     }
-    if (count * 32ull + copies * NVRM_WORDS_COPY > MAX_WORDS)
-        return mb__fail(MB_ERR_LIMIT, "a batch of %u commands and %" PRIu64 " copies: split it",
-                        count, copies);
     b->announce = b->announce || !writes;
-    return MB_OK;
+    return make_room(b->queue, need);
 }
 
 /* ------------------------------------------------------------ encoding */
@@ -280,9 +338,6 @@ static void add_leaves(struct builder *b, const struct mb_hw_cmd *cmd)
         left -= n;
     }
     b->dirty = true;
-    pthread_mutex_lock(&b->dev->table_lock);
-    memset(w->cleared + cmd->leaves.first, !cmd->leaves.pfns, cmd->leaves.count);
-    pthread_mutex_unlock(&b->dev->table_lock);
 }
 
 static void add_invalidate(struct builder *b, const struct mb_hw_cmd *cmd)
@@ -308,7 +363,7 @@ static void encode(struct builder *b, const struct mb_hw_cmd *cmds, unsigned cou
     uint64_t words = b->dev->shared_rm->va + MB_SHARED_STREAM +
                      (uint64_t)b->stream->index * MB_SHARED_STREAM_STEP;
 
-    mb__nvrm_push_init(&b->push, b->dev->rm->arch, b->queue->words, MAX_WORDS);
+    mb__nvrm_push_init(&b->push, b->dev->rm->arch, b->queue->words, (uint32_t)b->queue->room);
     /* Holding the engine answers 8 us sooner, but others of the engine would wait for a time slice.
      * */
     if (b->announce && (atomic_load(&b->dev->queues) > 1 || !b->dev->helper.hold))
@@ -372,16 +427,62 @@ static enum mb_err enqueue(struct builder *b, uint64_t n, uint64_t seq)
         "waiting for the helper on a stream");
 }
 
+/* What has been sent is what the slots will hold. */
+static void record(struct mb_cuda *dev, const struct mb_hw_cmd *cmds, unsigned count)
+{
+    pthread_mutex_lock(&dev->table_lock);
+    for (unsigned i = 0; i < count; i++) {
+        struct mb_cuda_window *w;
+
+        if (cmds[i].kind != MB_HW_LEAVES)
+            continue;
+        w = (struct mb_cuda_window *)(uintptr_t)cmds[i].leaves.view->cookie;
+        memset(w->cleared + cmds[i].leaves.first, !cmds[i].leaves.pfns, cmds[i].leaves.count);
+    }
+    pthread_mutex_unlock(&dev->table_lock);
+}
+
+/* Hands the encoded batch to the channel, which may have to finish earlier ones first. */
+static enum mb_err submit(struct builder *b, uint64_t *ticket)
+{
+    struct nvrm_channel *channel = b->queue->channel;
+    uint64_t start = mb__now_ns(), asked = start, now;
+    enum mb_err err;
+
+    for (;;) {
+        err = mb__nvrm_channel_submit(channel, &b->push, 1, SPIN_NS, ticket);
+        if (err != MB_ERR_TIMEOUT)
+            return err;
+        if (atomic_load_explicit(&b->dev->lost, memory_order_acquire))
+            return mb__fail(MB_ERR_DEVICE_LOST, "%s", b->dev->lost_text);
+        now = mb__now_ns();
+        if (now - start >= b->dev->room_ns)
+            return mb__fail(MB_ERR_BUSY,
+                            "too many batches are pending on this stream, and within %" PRIu64
+                            " ms it made no room for one more: see to what the stream waits for, "
+                            "and try again",
+                            (now - start) / 1000000);
+        if (now - asked >= ask_ns) {
+            err = mb__cuda_context_error(b->dev);
+            if (err)
+                return err;
+            asked = now;
+        }
+        mb__nvrm_channel_poke(channel);
+        (void)usleep(SLEEP_US);
+    }
+}
+
 static enum mb_err send(struct builder *b, const struct mb_hw_cmd *cmds, unsigned count)
 {
     uint64_t n = b->stream->order + 1, ticket;
     enum mb_err err;
 
     encode(b, cmds, count, n);
-    err = mb__nvrm_channel_submit(b->queue->channel, &b->push, 1, 0, &ticket);
+    err = submit(b, &ticket);
     if (err)
-        return err == MB_ERR_BUSY ? mb__fail_in(err, "too many batches are pending on this stream")
-                                  : err;
+        return err;
+    record(b->dev, cmds, count);
     if (b->staging)
         b->staging->ticket = ticket;
     b->stream->order = n;
@@ -397,7 +498,7 @@ enum mb_err mb__cuda_isolated_submit(struct mb_cuda *dev, struct mb_hw_stream *s
                                      struct mb_hw_fence *done)
 {
     struct builder b = {.dev = dev, .stream = stream};
-    uint64_t slots;
+    struct need need;
     enum mb_err err;
 
     if (mb__cuda_capturing(dev, stream))
@@ -415,9 +516,9 @@ enum mb_err mb__cuda_isolated_submit(struct mb_cuda *dev, struct mb_hw_stream *s
     b.queue = stream->queue;
     if (!b.queue->channel) /* stopped while this thread waited for the lock; see lifetime.c */
         return mb__fail(MB_ERR_DEVICE_LOST, "%s", dev->lost_text);
-    err = check(&b, cmds, count, &slots);
-    if (!err && slots)
-        err = take_staging(&b, 16 * slots);
+    err = check(&b, cmds, count, &need);
+    if (!err && need.slots)
+        err = take_staging(&b, 16 * need.slots);
     if (!err)
         err = enqueue_waits(&b, cmds, count);
     if (!err)

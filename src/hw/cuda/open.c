@@ -290,6 +290,7 @@ static enum mb_err choose_tables(struct mb_cuda *dev, const char *wanted, enum m
     if (wanted && strcmp(wanted, "inline") != 0 && strcmp(wanted, "isolated") != 0)
         return mb__fail(MB_ERR_CONFIG, "tables:%s is unknown; inline, isolated or driver", wanted);
     dev->tables = wanted && !strcmp(wanted, "isolated") ? MB_CUDA_ISOLATED : MB_CUDA_INLINE;
+    dev->room_ns = MB_CUDA_ROOM_NS;
     if (!err)
         err = open_device_tables(dev);
     else

@@ -450,7 +450,7 @@ enum mb_err mb__cuda_event_wait(struct mb_hw_dev *hw, struct mb_hw_stream *strea
 
 /* The context's fatal error, if there is one: asked for when a wait takes long. Any stream tells
  * it, and the fence's own may have been destroyed. */
-static enum mb_err query(struct mb_cuda *dev)
+enum mb_err mb__cuda_context_error(struct mb_cuda *dev)
 {
     cu_result result;
 
@@ -459,7 +459,7 @@ static enum mb_err query(struct mb_cuda *dev)
     result = dev->cu->stream_query(dev->private_stream);
 
     if (mb__cuda_is_fatal(result))
-        return mb__cuda_result(dev, result, "waiting for a fence");
+        return mb__cuda_result(dev, result, "waiting for the device");
     return atomic_load(&dev->lost) ? mb__fail(MB_ERR_DEVICE_LOST, "%s", dev->lost_text) : MB_OK;
 }
 
@@ -486,7 +486,7 @@ enum mb_err mb__cuda_fence_wait_host(struct mb_hw_dev *hw, struct mb_hw_fence fe
                            "the stream has not reached its fence %" PRIu64 " after %" PRIu64 " ns",
                            fence.seq, waited);
         else if (waited > 50000 && spin % 64 == 0)
-            err = query(dev);
+            err = mb__cuda_context_error(dev);
         if (waited > 200000)
             usleep(20);
         else if (waited > 20000)
