@@ -4,9 +4,10 @@
     refill.py LIBMOONBRIGHT.SO [CONFIG] [--gib N] [--rounds N] [--commit TEXT]
 
 A recorded pass over N GiB of PyTorch's weights, one matrix times a vector after the other, as a decoder's step of one
-sequence reads them, is timed by CUDA events behind nothing, behind the mapping of a page at fresh addresses, which needs
-no invalidate, and behind the remapping of one page, which has one; in turns, medians. Before each the GPU is idle. Prints
-one JSON object. A figure, no verdict. Exit status 77: no PyTorch, or no GPU.
+sequence reads them, is timed by CUDA events behind nothing, behind a small kernel, behind the mapping of a page beside
+mapped ones, which invalidates (doc/coherence.md, "Groups"), of one apart from all, which does not, and behind the
+remapping of a page, which does; in turns, medians. Before each the GPU is idle. Prints one JSON object, with how many
+invalidates there were. A figure, no verdict. Exit status 77: no PyTorch, or no GPU.
 """
 import argparse
 import json
@@ -21,6 +22,8 @@ except ImportError:
     sys.exit(77)
 
 SIDE = 8192  # of a matrix: 128 MiB in bfloat16
+APART = 32  # pages from one to the next that no group of entries has to do with
+INVALIDATES = 21  # of struct mb_stats
 
 
 def recorded_pass(gib):
@@ -38,13 +41,13 @@ def recorded_pass(gib):
 
 
 class Pages:
-    """One page that is remapped between two frames, and addresses of which each is mapped once."""
+    """One page that is remapped between two frames, and addresses that are mapped once each: a row of them, and apart."""
 
-    def __init__(self, device, fresh):
+    def __init__(self, device, rounds):
         self.device = device
         self.mem = device.out("mb_mem_create", u64(2 * PAGE))
-        self.va = device.out("mb_mem_reserve", u64((1 + fresh) * PAGE), u64(0))
-        self.turn, self.next = 0, self.va + PAGE
+        self.va = device.out("mb_mem_reserve", u64((rounds + 1) * (APART + 1) * PAGE), u64(0))
+        self.turn, self.next, self.far = 0, self.va + PAGE, self.va + (rounds + 1) * PAGE + APART * PAGE
         self.submit([(MAP, self.va, 0)])
 
     def submit(self, ops):
@@ -53,9 +56,13 @@ class Pages:
                                      for kind, va, offset in ops))
         self.device.call("mb_mem_map_async", array, len(ops), pointer(stream))
 
-    def fresh(self):
+    def beside(self):
         self.submit([(MAP, self.next, 0)])
         self.next += PAGE
+
+    def apart(self):
+        self.submit([(MAP, self.far, 0)])
+        self.far += APART * PAGE
 
     def remap(self):
         self.turn = PAGE - self.turn
@@ -77,24 +84,27 @@ def main():
     device = Device(Library(options.library), 0, options.config)
     pages = Pages(device, options.rounds + 4)
     graph, weights = recorded_pass(options.gib)
-    ways = {"nothing": lambda: None, "fresh": pages.fresh, "remap": pages.remap}
-    times = {name: [] for name in ways}
+    small = torch.zeros(64, device="cuda")
+    ways = {"nothing": lambda: None, "kernel": lambda: small.add_(1), "beside": pages.beside, "apart": pages.apart,
+            "remap": pages.remap}
+    times, invalidates = {name: [] for name in ways}, dict.fromkeys(ways, 0)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     for i in range(options.rounds + 4):
         for name, before in ways.items():
             torch.cuda.synchronize()
+            count = device.stats()[INVALIDATES]
             before()
             begin.record()
             graph.replay()
             end.record()
             end.synchronize()
+            invalidates[name] += device.stats()[INVALIDATES] - count
             if i >= 4:
                 times[name].append(1e3 * begin.elapsed_time(end))
     middle = {f"{name}_us": round(sorted(values)[len(values) // 2], 2) for name, values in times.items()}
     print(json.dumps({"what": "refill", "commit": options.commit, "gpu": torch.cuda.get_device_name(),
                       "tables": device.name().split(", ")[-1], "torch": torch.__version__, "gib": options.gib,
-                      "rounds": options.rounds, **middle,
-                      "refill_us": round(middle["remap_us"] - middle["nothing_us"], 2)}))
+                      "rounds": options.rounds, **middle, "invalidates": invalidates}))
     torch.cuda.synchronize()
     del graph, weights
     device.close()
