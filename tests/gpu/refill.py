@@ -7,7 +7,7 @@ A recorded pass over N GiB of PyTorch's weights, one matrix times a vector after
 sequence reads them, is timed by CUDA events behind nothing, behind a small kernel, behind the mapping of a page beside
 mapped ones, which invalidates (doc/coherence.md, "Groups"), of one apart from all, which does not, and behind the
 remapping of a page, which does; in turns, medians. Before each the GPU is idle. Prints one JSON object, with how many
-invalidates there were. A figure, no verdict. Exit status 77: no PyTorch, or no GPU.
+invalidates there were. Times are no verdict; exit status 1 is an invalidate where none belongs, 77 no PyTorch or no GPU.
 """
 import argparse
 import json
@@ -81,6 +81,7 @@ def main():
         print("SKIP: refill: PyTorch sees no GPU")
         sys.exit(77)
     torch.cuda.init()
+    torch.manual_seed(1)
     device = Device(Library(options.library), 0, options.config)
     pages = Pages(device, options.rounds + 4)
     graph, weights = recorded_pass(options.gib)
@@ -108,7 +109,11 @@ def main():
     torch.cuda.synchronize()
     del graph, weights
     device.close()
+    wrong = [name for name in ("nothing", "kernel", "apart") if invalidates[name]]
+    if wrong:
+        print(f"FAIL: refill: {', '.join(wrong)}: an invalidate, and none is needed there")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -187,15 +187,10 @@ static void tell(FILE *out, struct beams *b, const struct shape *shape)
     }
 }
 
-int host_beams(FILE *out, const char *config, const struct shape *shape, unsigned rounds)
+static enum mb_err run(struct beams *b, const char *config, const struct shape *shape)
 {
-    struct beams *b = calloc(1, sizeof(*b));
-    enum mb_err err = b ? mb_open(0, config, &b->dev) : MB_ERR_NO_MEMORY;
+    enum mb_err err = mb_open(0, config, &b->dev);
 
-    if (!b)
-        return 1;
-    b->draw = 1;
-    b->steps = rounds < STEPS_MAX ? rounds : STEPS_MAX;
     if (!err)
         err = mb_stream_create(b->dev, &b->stream);
     if (!err)
@@ -204,15 +199,29 @@ int host_beams(FILE *out, const char *config, const struct shape *shape, unsigne
         err = begin_beams(b);
     for (unsigned i = 0; !err && i < b->steps; i++)
         err = one_step(b, i);
+    return err;
+}
+
+int host_beams(FILE *out, const char *config, const struct shape *shape, unsigned rounds)
+{
+    struct beams *b = calloc(1, sizeof(*b));
+    enum mb_err err;
+
+    if (!b) {
+        fprintf(stderr, "moonbright-kv: host: no memory for %d beams\n", ALL);
+        return 1;
+    }
+    b->draw = 1;
+    b->steps = rounds < STEPS_MAX ? rounds : STEPS_MAX;
+    err = run(b, config, shape);
     if (!err)
         tell(out, b, shape);
     else
-        fprintf(stderr, "moonbright-kv: host: beams: %s: %s %s\n", mb_error_name(err),
-                mb_kv_error_detail(), mb_error_detail());
+        fprintf(stderr, "moonbright-kv: host: beams: %s: %s\n", mb_error_name(err), place_why());
     if (b->kv)
         (void)mb_kv_close(b->kv);
     if (b->dev)
-        (void)mb_close(b->dev);
+        mb_close(b->dev);
     free(b);
     return err != MB_OK;
 }

@@ -379,16 +379,18 @@ static enum mb_err check(struct builder *b, const struct mb_hw_cmd *cmds, unsign
 }
 
 /*
- * Whether the batch's frame numbers go into a pinned buffer. There any number of them is one launch,
- * but a launch has the runs of its head only; in parameters both have the same room. So few long
- * runs go into the buffer, and many short ones do not: a step of 512 beams remaps 2,000 frames in
- * 1,500 runs, which is 11 launches and not 250. A launch with full parameters counts as two of the
- * others, as the driver copies them.
+ * Whether the batch's frame numbers go into a pinned buffer. There any number of them is one
+ * launch, but a launch has the runs of its head only; in parameters both have the same room. So few
+ * long runs go into the buffer, and many short ones do not: a step of 512 beams remaps 2,000 frames
+ * in 1,500 runs, which is 11 launches and not 250. A launch with full parameters counts as two of
+ * the others, as the driver copies them.
  */
 static bool wants_list(const struct builder *b)
 {
     uint64_t room = b->frames + (uint64_t)b->runs * MB_POP_MORE_ROOM;
-    uint64_t with_numbers = room / (b->dev->param_frames + 1) + 1;
+    uint64_t by_room = room / (b->dev->param_frames + 1) + 1;
+    uint64_t by_runs = b->runs / (MB_POP_SEGMENTS + MB_POP_MORE) + 1;
+    uint64_t with_numbers = by_room > by_runs ? by_room : by_runs;
     uint64_t with_buffer = (b->runs + MB_POP_SEGMENTS - 1) / MB_POP_SEGMENTS;
 
     if (!b->frames)
