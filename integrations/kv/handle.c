@@ -10,11 +10,11 @@
 #include <stdatomic.h>
 
 enum {
-    OPEN_MAX = 256,
+    CACHES_MAX = 256,
     NUMBERS = 1023, /* of caches in ids; 0 is none */
 };
 
-static _Atomic(struct mb_kv *) places[OPEN_MAX];
+static _Atomic(struct mb_kv *) places[CACHES_MAX];
 static atomic_uint used;   /* places that ever held one: the first ones */
 static atomic_uint opened; /* caches so far */
 
@@ -36,7 +36,7 @@ enum mb_err kv_no_cache(const struct mb_kv *kv, const char *call)
 
 enum mb_err kv_enlist(struct mb_kv *kv)
 {
-    for (unsigned i = 0; i < OPEN_MAX; i++) {
+    for (unsigned i = 0; i < CACHES_MAX; i++) {
         struct mb_kv *none = NULL;
         unsigned before = atomic_load(&used);
 
@@ -47,12 +47,12 @@ enum mb_err kv_enlist(struct mb_kv *kv)
         kv->number = atomic_fetch_add(&opened, 1) % NUMBERS + 1;
         return MB_OK;
     }
-    return kv_fail(MB_ERR_LIMIT, "%d caches are open; this process can have no more", OPEN_MAX);
+    return kv_fail(MB_ERR_LIMIT, "%d caches are open; this process can have no more", CACHES_MAX);
 }
 
 void kv_delist(const struct mb_kv *kv)
 {
-    for (unsigned i = 0; i < OPEN_MAX; i++)
+    for (unsigned i = 0; i < CACHES_MAX; i++)
         if (atomic_load(&places[i]) == kv)
             atomic_store(&places[i], NULL);
 }

@@ -185,13 +185,14 @@ static void free_records(struct mb_kv *kv)
     free(kv);
 }
 
-/* Of the usual size; smaller if more than an eighth of `all` blocks would be left over. */
+/* Of the usual size; smaller where more than an eighth of `all` blocks would be left over, which
+ * one block at a time never leaves. */
 static uint64_t usual_chunk(uint64_t block, uint64_t all)
 {
     uint64_t blocks = block > DEFAULT_CHUNK_BYTES ? 1 : DEFAULT_CHUNK_BYTES / block;
 
-    if (all > blocks && all % blocks > all / 8)
-        blocks = all / (all / blocks + 1);
+    while (all % blocks > all / 8)
+        blocks--;
     return blocks;
 }
 

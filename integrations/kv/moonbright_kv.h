@@ -83,8 +83,12 @@ struct mb_kv_shape {
 
 /* The mapper of mb_kv_open(), for callers that replace a part of it, such as the copies. */
 MB_API enum mb_err mb_kv_device_mapper(mb_device dev, struct mb_kv_mapper *out);
+/* A process may have 256 caches open, those of mb_kv_open_on() included; one more is
+ * MB_ERR_LIMIT. */
 MB_API enum mb_err mb_kv_open(mb_device dev, const struct mb_kv_config *config, mb_kv *out);
-/* The same on addresses of the caller's. The mapper is copied; `user` lives until mb_kv_close(). */
+/* The same on addresses of the caller's. The mapper is copied; `user` lives until mb_kv_close(),
+ * which calls the mapper's close(). A failed mb_kv_open_on() does not: the mapper is still the
+ * caller's then, to open with again or to close by mapper->close(mapper->user). */
 MB_API enum mb_err mb_kv_open_on(const struct mb_kv_mapper *mapper,
                                  const struct mb_kv_config *config, mb_kv *out);
 /* Unmaps in the order of the last stream; give that and the device up afterwards, not before. Of a

@@ -15,7 +15,7 @@
 
 #include "moonbright_kv.h"
 
-/* Owner: the cache, which frees it when it is closed. */
+/* Owner: the cache, which frees it when it is closed; before it is open, who asked for the mapper. */
 struct place {
     uint64_t page;
     bool broken; /* a batch was made in part: what addresses show is not known any more */
@@ -98,7 +98,7 @@ static bool apply(const struct mb_map_op *op)
     case MB_UNMAP:
         return mmap(op->va, op->bytes, PROT_NONE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED ||
-               !mprotect(op->va, op->bytes, PROT_NONE); /* needs no room for a mapping */
+               !mprotect(op->va, op->bytes, PROT_NONE); /* mostly needs no room for a mapping */
     case MB_PROTECT:
         return !mprotect(op->va, op->bytes, prot);
     case MB_ALIAS:
@@ -109,7 +109,9 @@ static bool apply(const struct mb_map_op *op)
 }
 
 /* Fails only when the kernel has no room for one more mapping. As that leaves a batch half made,
- * nothing is shown from then on, and sequences and the cache can only be closed. */
+ * nothing is shown from then on, and sequences and the cache can only be closed. What cannot be
+ * hidden is no error, or a cache could not be closed: nobody is to look there any more, and ranges
+ * are given back whole. */
 static enum mb_err map(void *user, const struct mb_map_op *ops, unsigned count, mb_stream stream)
 {
     struct place *place = user;
@@ -125,7 +127,8 @@ static enum mb_err map(void *user, const struct mb_map_op *ops, unsigned count, 
     for (unsigned i = 0; i < count; i++)
         if (!apply(&ops[i])) {
             place->broken = true;
-            return fail(MB_ERR_HOST_MEMORY, "mmap of a block; close the cache");
+            if (ops[i].kind != MB_UNMAP)
+                return fail(MB_ERR_HOST_MEMORY, "mmap of a block; close the cache");
         }
     return MB_OK;
 }

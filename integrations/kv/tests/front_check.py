@@ -7,6 +7,7 @@
 import ctypes
 import os
 import pathlib
+import pickle
 import sys
 
 if os.environ.get("MB_SANITIZE"):
@@ -55,13 +56,53 @@ def beams(device, copy):
         return stats
 
 
+def refused():
+    """A configuration that is refused closes the mapper, once; one that is not leaves that to the cache."""
+    moonbright_kv.libraries()
+    load, closed, keep = moonbright_kv._load, [], []
+
+    class Counted:
+        def mb_kv_host_mapper(self, page_bytes, out):
+            err, mapper = load("moonbright_kv_host").mb_kv_host_mapper(page_bytes, out), out._obj
+            close = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(mapper.close)
+            keep.append(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda user: (closed.append(user), close(user))))
+            mapper.close = ctypes.cast(keep[-1], ctypes.c_void_p)
+            return err
+
+    config = {"layers": 2, "kv_heads": 1, "head_dim": 8, "element_bytes": 1, "max_sequences": 2}
+    moonbright_kv._load = lambda _name: Counted()
+    try:
+        for tokens, wrong in ((0, moonbright_kv.KVError), (1 << 32, moonbright_kv.KVError), (1.5, TypeError)):
+            closed.clear()
+            try:
+                moonbright_kv.Cache.on_host(max_tokens=tokens, **config)
+                raise AssertionError(f"{tokens} tokens were taken")
+            except wrong:
+                assert len(closed) == 1, (tokens, closed)
+        closed.clear()
+        with moonbright_kv.Cache.on_host(max_tokens=64, **config):
+            assert not closed
+        assert len(closed) == 1, closed
+    finally:
+        moonbright_kv._load = load
+
+
+def is_released(view):
+    try:
+        view.tolist()
+    except ValueError:
+        return True
+    return False
+
+
 def main():
     device = moonbright.Device(0, "backend:sim,device_memory:512m")
-    lists = []
+    lists, kept, arrays = [], [], []
 
     def own(words, stream):
         assert words.format == "Q" and words.itemsize == 8 and stream == 0
         assert len(words) == 3 * (BEAMS - 1) * GROUPS, len(words)
+        kept.append(words)
         numbers = words.tolist()
         lists.append([tuple(numbers[i:i + 3]) for i in range(0, len(numbers), 3)])
         device.copy_list(lists[-1])
@@ -69,10 +110,18 @@ def main():
     def failing(words, stream):
         if not lists:
             lists.append(len(words))
+            kept.append(words)
             raise RuntimeError("made to fail")
         lists.clear()
         own(words, stream)
 
+    def keeping(words, stream):
+        if not arrays:
+            arrays.append(pickle.PickleBuffer(words))  # as an array of NumPy's or a tensor would
+        own(words, stream)
+
+    refused()
+    print("ok   a mapper whose configuration is refused is closed")
     by_library = beams(device, None)
     print("ok   the library's own copies")
     by_hook = beams(device, own)
@@ -81,6 +130,13 @@ def main():
     lists.clear()
     beams(device, failing)
     print("ok   a caller's copies that fail, and again")
+    lists.clear()
+    beams(device, keeping)
+    assert len(arrays) == 1 and len(lists) == 2
+    print("ok   a caller that keeps an array on the numbers is told so")
+    arrays.clear()
+    assert len(kept) == 5 and all(map(is_released, kept[:3])) and is_released(kept[4])
+    print("ok   the numbers are released when the call returns")
     device.close()
     print("PASS: front_check")
 

@@ -7,6 +7,7 @@
 
 static unsigned mappings_left; /* until mmap() fails for good; 0: it does not */
 static bool full;
+static bool splits_fail; /* mprotect() needs one more mapping as well */
 
 /* Of the mapper, which is compiled in below. */
 static void *scarce_mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
@@ -20,26 +21,38 @@ static void *scarce_mmap(void *at, size_t bytes, int prot, int flags, int fd, of
     return mmap(at, bytes, prot, flags, fd, offset);
 }
 
+static int scarce_mprotect(void *at, size_t bytes, int prot)
+{
+    if (full && splits_fail) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return mprotect(at, bytes, prot);
+}
+
 #define mmap scarce_mmap
+#define mprotect scarce_mprotect
 #include "../mappers/host_memory.c" /* NOLINT(bugprone-suspicious-include): sees mmap above */
+#undef mprotect
 #undef mmap
 
 #include "kv_rig.h" /* its names come after the mapper's, which are not the same */
 
+static const struct mb_kv_config tiny = {.layers = 2,
+                                         .kv_heads = 1,
+                                         .head_dim = 8,
+                                         .element_bytes = 1,
+                                         .group_layers = 1,
+                                         .max_tokens = 4096,
+                                         .max_sequences = 4,
+                                         .chunk_blocks = 3};
+
 static mb_kv open_host(struct mb_kv_mapper *mapper)
 {
-    struct mb_kv_config config = {.layers = 2,
-                                  .kv_heads = 1,
-                                  .head_dim = 8,
-                                  .element_bytes = 1,
-                                  .group_layers = 1,
-                                  .max_tokens = 4096,
-                                  .max_sequences = 4,
-                                  .chunk_blocks = 3};
     mb_kv kv = NULL;
 
     CHECK_OK(mb_kv_host_mapper((uint64_t)sysconf(_SC_PAGESIZE), mapper));
-    KV_OK(mb_kv_open_on(mapper, &config, &kv));
+    KV_OK(mb_kv_open_on(mapper, &tiny, &kv));
     return kv;
 }
 
@@ -87,9 +100,26 @@ TEST(a_fork_goes_its_own_way)
     KV_OK(mb_kv_close(kv));
 }
 
+/* Refused, a configuration leaves the mapper to its owner, who may try another. */
+TEST(a_mapper_is_its_owners_after_a_failed_open)
+{
+    struct mb_kv_config config = tiny;
+    struct mb_kv_mapper mapper;
+    mb_kv kv = NULL;
+
+    CHECK_OK(mb_kv_host_mapper((uint64_t)sysconf(_SC_PAGESIZE), &mapper));
+    config.max_tokens = 0;
+    CHECK_EQ(mb_kv_open_on(&mapper, &config, &kv), MB_ERR_INVALID);
+    KV_OK(mb_kv_open_on(&mapper, &tiny, &kv));
+    KV_OK(mb_kv_close(kv));
+    CHECK_OK(mb_kv_host_mapper((uint64_t)sysconf(_SC_PAGESIZE), &mapper));
+    CHECK_EQ(mb_kv_open_on(&mapper, &config, &kv), MB_ERR_INVALID);
+    mapper.close(mapper.user); /* LeakSanitizer sees it otherwise */
+}
+
 /* Of each batch that fails somewhere: what was there before is never read as something else, and
  * the cache can be closed, though no mapping is to be had. */
-TEST(no_room_for_one_more_mapping)
+static void fill_up(void)
 {
     unsigned failed = 0;
 
@@ -118,4 +148,16 @@ TEST(no_room_for_one_more_mapping)
         full = false;
     }
     CHECK(failed > 0 && failed < 39);
+}
+
+TEST(no_room_for_one_more_mapping)
+{
+    fill_up();
+}
+
+TEST(no_room_to_split_a_mapping_either)
+{
+    splits_fail = true;
+    fill_up();
+    splits_fail = false;
 }

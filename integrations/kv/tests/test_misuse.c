@@ -387,6 +387,37 @@ TEST(a_limit_is_used)
     rt_close(dev);
 }
 
+/* Also of few blocks: `usual` is how many a chunk of the usual size has. */
+TEST(a_limit_of_few_large_blocks_is_used)
+{
+    mb_device dev = rt_open("backend:sim,device_memory:1g");
+    struct mb_kv_config config = {.layers = 1,
+                                  .kv_heads = 1,
+                                  .head_dim = 8,
+                                  .element_bytes = 1,
+                                  .max_tokens = 16,
+                                  .max_sequences = 1};
+    struct mb_kv_mapper mapper;
+    mb_kv kv = NULL;
+
+    RT_OK(mb_kv_device_mapper(dev, &mapper));
+    mapper.reserve = count_addresses;
+    mapper.unreserve = forget_addresses;
+    for (uint64_t usual = 1; usual <= 128; usual++) {
+        mapper.page_bytes = ((uint64_t)1 << 30) / usual / 16 * 16;
+        /* Of more than these, less than a chunk is less than an eighth. */
+        for (uint64_t blocks = 1; blocks <= 8 * usual + 8; blocks++) {
+            config.limit_bytes = blocks * mapper.page_bytes + blocks % 2;
+            KV_OK(mb_kv_open_on(&mapper, &config, &kv));
+            CHECK(kv->config.chunk_blocks <= usual);
+            CHECK(kv_stats(kv).room_blocks <= blocks);
+            CHECK(kv_stats(kv).room_blocks >= blocks - blocks / 8);
+            KV_OK(mb_kv_close(kv));
+        }
+    }
+    rt_close(dev);
+}
+
 static enum mb_err create_nothing(void *user, uint64_t bytes, mb_mem *out)
 {
     (void)user;

@@ -189,13 +189,14 @@ class Cache:
     def on_device(cls, device, copy=None, **config):
         """On an open device of MoonBright, an mb_device handle. The library copies tails itself, all of a step by
         mb_copy_list_async(). `copy(words, stream)`, if given, does so instead: words is a memoryview of unsigned
-        numbers of 64 bits, three for each copy (dst, src, bytes), which is good during the call and only to be read;
-        the copies do not overlap. No Python object is made for a copy: a step of beam search may have thousands."""
+        numbers of 64 bits, three for each copy (dst, src, bytes), only to be read, and released when the call
+        returns: keep neither it nor a tensor on it. The copies do not overlap. No Python object is made for a copy: a
+        step of beam search may have thousands."""
         mapper, keep = Mapper(), None
         libraries().call("mb_kv_device_mapper", ctypes.c_void_p(device), ctypes.byref(mapper))
         if copy:
             mapper.copy = keep = _copy_call(copy)
-        return cls(mapper, keep=keep, **config)
+        return cls._opened(mapper, keep=keep, **config)
 
     @classmethod
     def on_cuda_vmm(cls, ordinal=0, copy=None, **config):
@@ -206,14 +207,24 @@ class Cache:
             raise KVError("mb_kv_vmm_mapper", "MB_ERR_NO_DEVICE", "libcuda.so.1 or one of its calls is missing")
         if copy:
             mapper.copy = keep = _copy_call(copy)
-        return cls(mapper, keep=keep, **config)
+        return cls._opened(mapper, keep=keep, **config)
 
     @classmethod
     def on_host(cls, page_bytes=65536, **config):
         mapper = Mapper()
         if _load("moonbright_kv_host").mb_kv_host_mapper(_u64(page_bytes), ctypes.byref(mapper)):
             raise ValueError(f"{page_bytes} is no multiple of the host's page")
-        return cls(mapper, device="cpu", **config)
+        return cls._opened(mapper, device="cpu", **config)
+
+    @classmethod
+    def _opened(cls, mapper, **config):
+        """On a mapper that is closed with the cache, or at once if there is to be none."""
+        try:
+            return cls(mapper, **config)
+        except Exception:
+            if mapper.close:
+                ctypes.CFUNCTYPE(None, ctypes.c_void_p)(mapper.close)(mapper.user)
+            raise
 
     def close(self):
         if self.handle:
@@ -339,13 +350,20 @@ class _Array:
 
 
 def _copy_call(copy):
+    def failed(error):  # it must not cross the C frames; the append fails instead
+        print(f"moonbright_kv: copy: {error}", flush=True)
+        return 12  # MB_ERR_DRIVER
+
     def call(_user, address, count, stream):
+        words = (ctypes.c_uint64 * (count * _COPY_WORDS)).from_address(address)
         try:
-            words = (ctypes.c_uint64 * (count * _COPY_WORDS)).from_address(address)
-            copy(memoryview(words).cast("B").cast("Q"), stream or 0)
-        except Exception as error:  # it must not cross the C frames; the append fails instead
-            print(f"moonbright_kv: copy: {error}", flush=True)
-            return 12  # MB_ERR_DRIVER
+            with memoryview(words).cast("B").cast("Q") as view:  # whoever keeps it finds it released, not freed memory
+                try:
+                    copy(view, stream or 0)
+                except Exception as error:
+                    return failed(error)
+        except BufferError as error:  # it cannot be released
+            return failed(f"{error}; what is made of the words must not outlive the call")
         return 0
 
     return COPY_CALL(call)
