@@ -79,7 +79,7 @@ elif [ -e "$library" ]; then
     if python3 -B "$SOURCE/tests/gpu/copy_list.py" "$library" backend:sim >"$WORK/out" 2>&1; then
         says out "PASS: copy_list"
     else
-        fail "tests/gpu/copy_list.py: $(tail -3 "$WORK/out")"
+        fail "tests/gpu/copy_list.py: $(grep -m1 '^seed: ' "$WORK/out"); $(tail -3 "$WORK/out")"
     fi
 fi
 finish
