@@ -271,7 +271,10 @@ MB_API enum mb_err mb_mem_release(mb_device dev, mb_mem mem);
 /* One operation, done when the call returns. When the device is lost or stuck and cannot be waited
  * for, the error's text says that the pages have changed; every other error leaves them alone. */
 MB_API enum mb_err mb_mem_map(mb_device dev, const struct mb_map_op *op);
-/* All or nothing, in stream order, one submission, no host wait. `ops` may be reused at once. */
+/* All or nothing, in stream order, one submission. `ops` may be reused at once. The host does not
+ * wait, but for a stream whose queue is full of batches that it has not got to: with isolated
+ * tables up to 4 s, then it is MB_ERR_BUSY and may be tried again; with inline tables as long as
+ * the driver's launches wait there. Other calls on the device wait meanwhile. */
 MB_API enum mb_err mb_mem_map_async(mb_device dev, const struct mb_map_op *ops, unsigned count,
                                     mb_stream stream);
 /* Drops the frames of a mapped range, contents lost, addresses and accounting kept. */
@@ -390,10 +393,11 @@ struct mb_copy {
     uint64_t bytes; /* 0: nothing */
 };
 /*
- * All copies of a list as one piece of work of the stream, with few launches or one. Among them
- * there is no order: no destination may overlap the source or the destination of another copy, nor
- * its own source. That is not checked; what such bytes hold afterwards is open. The list is read
- * during the call. MB_OK for count 0.
+ * All copies of a list as one piece of work of the stream, with few launches or one. Addresses and
+ * sizes are multiples of 8, but for an entry of 0 bytes, whose addresses may be anything. Among the
+ * copies there is no order: no destination may overlap the source or the destination of another
+ * copy, nor its own source. That is not checked; what such bytes hold afterwards is open. The list
+ * is read during the call. MB_OK for count 0.
  * ERRORS  All copies are checked before anything is launched; MB_ERR_INVALID names the first that
  * is not allowed, and nothing is copied. If the driver refuses a launch (MB_ERR_DRIVER,
  * MB_ERR_DEVICE_LOST), copies of earlier launches may take place; the same call may be made again.

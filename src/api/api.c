@@ -592,7 +592,8 @@ enum mb_err mb_copy_list_async(mb_device dev, const struct mb_copy *list, unsign
     ENTER(dev);
     NEED(list || !count, "mb_copy_list_async: %u copies and no list of them", count);
     for (unsigned i = 0; i < count; i++)
-        NEED(!(((uintptr_t)list[i].dst | (uintptr_t)list[i].src | list[i].bytes) % 8),
+        NEED(!list[i].bytes ||
+                 !(((uintptr_t)list[i].dst | (uintptr_t)list[i].src | list[i].bytes) % 8),
              "mb_copy_list_async: copy %u of 0 to %u: destination %p, source %p and size %llu must "
              "be multiples of 8; nothing was copied",
              i, count - 1, list[i].dst, list[i].src, (unsigned long long)list[i].bytes);

@@ -71,6 +71,8 @@ TEST(nothing_is_nothing)
     for (unsigned i = 0; i < COUNT; i++)
         s.list[i].bytes = 0;
     s.list[0].dst = NULL;
+    s.list[1].dst = s.dst + 1; /* addresses of no copy */
+    s.list[2].src = (void *)(UINTPTR_MAX - 2);
     RT_OK(copy(&s, COUNT));
     verify(&s, false);
     end(&s);

@@ -182,7 +182,8 @@ enum mb_err mb__hip_copy_list(struct mb_hw_dev *hw, struct mb_hw_stream *stream,
     enum mb_err err = MB_OK;
 
     for (unsigned i = 0; !err && i < count; i++) {
-        err = check((uintptr_t)list[i].dst, (uintptr_t)list[i].src, list[i].bytes);
+        if (list[i].bytes)
+            err = check((uintptr_t)list[i].dst, (uintptr_t)list[i].src, list[i].bytes);
         if (err)
             return mb__fail_in(err, "copy %u of 0 to %u", i, count - 1);
     }
