@@ -12,7 +12,8 @@
  * LOCKING   A backend's functions may be called from any thread; each backend locks for itself and
  *           never calls upwards. vm holds its own lock across submit(), so a backend never waits
  *           for the device inside submit(), stream_*, fence_record, fence_done or
- *           fence_wait_stream.
+ *           fence_wait_stream. One exception: the cuda backend's device tables, for room in a queue
+ *           that is full of earlier batches of the stream (MB_CUDA_ROOM_NS, cuLaunchKernel).
  * ERRORS    0 or an enum mb_err with mb__fail() detail set; a failed call changed nothing.
  * UNITS     bytes, nanoseconds, 4 KiB page-frame numbers.
  */

@@ -26,6 +26,9 @@ enum {
     CMDS = 20000,
     LAUNCHES = 8192, /* more than a channel's ring has entries */
     AWAIT = 5,
+    PRIVATE = 6,
+    QUERIES = 3,
+    ILLEGAL_ADDRESS = 700, /* libcuda's; fatal */
 };
 /* For what will happen: the fakes need no time, but this process may be stopped for a while. */
 static const uint64_t guard_ns = (uint64_t)600 * 1000000000;
@@ -53,6 +56,10 @@ struct rig {
     bool stopped; /* it does not go on */
     bool lose;    /* the device is lost at the next pause */
     unsigned pauses;
+    /* What libcuda says of the context, and whether the device is lost while it is asked. */
+    cu_result context;
+    bool lose_at_query;
+    unsigned queries, go_on_after; /* the stream goes on after so many */
 };
 static struct rig *rig;
 
@@ -89,6 +96,12 @@ static void run_all(void)
     }
 }
 
+static void lose_device(void)
+{
+    strcpy(rig->dev.lost_text, "the process is exiting");
+    atomic_store(&rig->dev.lost, MB_ERR_DEVICE_LOST);
+}
+
 static void on_pause(const struct nvrm_os *os, unsigned turn)
 {
     (void)os;
@@ -96,10 +109,8 @@ static void on_pause(const struct nvrm_os *os, unsigned turn)
     rig->pauses++;
     nvrm_fake_gpu_run(&rig->fake);
     run_one();
-    if (!rig->lose)
-        return;
-    strcpy(rig->dev.lost_text, "the process is exiting");
-    atomic_store(&rig->dev.lost, MB_ERR_DEVICE_LOST);
+    if (rig->lose)
+        lose_device();
 }
 
 int __wrap_usleep(useconds_t us);
@@ -130,9 +141,38 @@ static cu_result fake_capturing(cu_stream stream, int *status)
     return CU_OK;
 }
 
+/* The private stream's; its third answer is the one that counts, as one look is not enough. */
+static cu_result fake_query(cu_stream stream)
+{
+    CHECK_EQ((uintptr_t)stream, PRIVATE);
+    if (++rig->queries == rig->go_on_after)
+        rig->stopped = false;
+    if (rig->queries < QUERIES)
+        return CU_NOT_READY;
+    if (rig->lose_at_query)
+        lose_device();
+    return rig->context;
+}
+
+static cu_result fake_ctx_id(cu_context context, unsigned long long *id)
+{
+    CHECK(!context);
+    *id = rig->dev.ctx_id;
+    return CU_OK;
+}
+
+static cu_result fake_error_name(cu_result result, const char **name)
+{
+    *name = result == (cu_result)ILLEGAL_ADDRESS ? "CUDA_ERROR_ILLEGAL_ADDRESS" : "another";
+    return CU_OK;
+}
+
 static const struct mb_cuda_driver driver = {
+    .ctx_id = fake_ctx_id,
+    .error_name = fake_error_name,
     .launch = fake_launch,
     .stream_capturing = fake_capturing,
+    .stream_query = fake_query,
 };
 
 /* ------------------------------------------------------------ the device */
@@ -206,6 +246,8 @@ static void set_up(void)
     dev->control_va = (uintptr_t)rig->shared->cpu.addr - MB_FRAME_BYTES;
     dev->helper.engine = -1;
     dev->room_ns = guard_ns;
+    dev->room_ask_ns = guard_ns;
+    dev->private_stream = (cu_stream)(uintptr_t)PRIVATE;
     dev->await = (cu_function)(uintptr_t)AWAIT;
     dev->space = (struct mb_cuda_space){.fmt = MB_FMT_GMMU_V3, .kind = 6};
     dev->poison_pfn = (mb_pfn){POISON * (uint32_t)MB_FRAME_PFNS};
@@ -516,6 +558,48 @@ TEST(a_wait_for_room_ends_when_the_device_is_lost)
     rig->lose = true;
     refuse(MB_ERR_DEVICE_LOST);
     CHECK(strstr(mb_error_detail(), "exiting"));
+    tear_down();
+}
+
+/* The stream does not go on, and libcuda is asked at each turn of the wait. */
+static void pend_and_ask(cu_result context, bool lose, const char *word)
+{
+    set_up();
+    pend();
+    rig->dev.room_ns = guard_ns;
+    rig->dev.room_ask_ns = 1;
+    rig->context = context;
+    rig->lose_at_query = lose;
+    refuse(MB_ERR_DEVICE_LOST);
+    CHECK_EQ(rig->queries, QUERIES);
+    CHECK(strstr(mb_error_detail(), word));
+    CHECK_EQ(atomic_load(&rig->dev.lost), MB_ERR_DEVICE_LOST);
+    tear_down();
+}
+
+TEST(a_wait_for_room_ends_when_the_context_has_failed)
+{
+    pend_and_ask((cu_result)ILLEGAL_ADDRESS, false, "waiting for the device");
+}
+
+TEST(a_wait_for_room_ends_when_the_device_is_lost_while_libcuda_is_asked)
+{
+    pend_and_ask(CU_NOT_READY, true, "exiting");
+}
+
+TEST(a_context_that_lives_is_waited_for)
+{
+    set_up();
+    pend();
+    rig->dev.room_ns = guard_ns;
+    rig->dev.room_ask_ns = 1;
+    rig->context = CU_NOT_READY;
+    rig->go_on_after = QUERIES;
+    make_runs(3000, true);
+    submit();
+    CHECK(rig->queries >= QUERIES);
+    run_all();
+    check_tables();
     tear_down();
 }
 

@@ -55,10 +55,15 @@ enum {
 #define MB_CUDA_VA_BYTES ((uint64_t)16 << 40)
 /* Longest time that a kernel waits for a helper channel's answer before it ends the context. */
 #define MB_CUDA_ANSWER_NS ((uint64_t)4000000000u)
-/* Longest time that the host waits for room in a stream's helper channel. Room comes when the
- * stream gets to an earlier batch, so this covers the application's own work: much more than a
- * helper's answer. A stream that waits for the very thread that waits here gives an error then. */
-#define MB_CUDA_ROOM_NS ((uint64_t)60000000000u)
+/* Longest time that the host waits for room in a stream's helper channel, which comes when the
+ * stream gets to an earlier batch. The callers hold vm's lock and that of the device's calls, so
+ * every call on the device waits as long; with inline tables it is the same where cuLaunchKernel
+ * waits for a full stream. A stream that waits for the very thread that waits here, or for one that
+ * waits behind it, gives an error then. */
+#define MB_CUDA_ROOM_NS ((uint64_t)4000000000u)
+/* A wait for room asks libcuda this often whether the context still lives. Rarely, as libcuda may
+ * be inside a reset on another thread, which waits for stream->lock to stop the queue. */
+#define MB_CUDA_ROOM_ASK_NS ((uint64_t)1000000000u)
 
 /* The shared page: words that kernels, streams and helper channels see. Byte offsets. */
 enum {
@@ -265,6 +270,7 @@ struct mb_cuda {
     _Atomic unsigned queues; /* isolated: helper channels of streams */
     bool targeted;           /* isolated: invalidate only the range that a batch names */
     uint64_t room_ns;        /* isolated: MB_CUDA_ROOM_NS; constant after open */
+    uint64_t room_ask_ns;    /* isolated: MB_CUDA_ROOM_ASK_NS; constant after open */
 };
 
 struct mb_cuda_scope {

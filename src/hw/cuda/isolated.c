@@ -14,7 +14,8 @@
  *           in front of another stream's work.
  * Room      A channel with no room for a batch has earlier batches of the same stream. The stream
  *           has its part of each of them, so they end when the stream gets there, and the host
- *           waits for that as it does in a launch on a full stream, but not for ever.
+ *           waits for that as it does in a launch on a full stream, but for MB_CUDA_ROOM_NS at
+ *           most. The callers' locks are held meanwhile: every call on the device waits, too.
  * Capture   is refused: the host writes entries at submission, which a replay would not repeat.
  * Locking   stream->lock is held by the caller, also while it waits for room; dev->table_lock for
  *           the record of cleared slots. Who needs stream->lock to stop the queue (lifetime.c) has
@@ -46,9 +47,6 @@ enum {
     SPIN_NS = 100000,
     SLEEP_US = 100,
 };
-/* A wait for room asks libcuda this often whether the context still lives. Rarely, as libcuda may
- * be inside a reset on another thread, which waits for stream->lock to stop the queue. */
-static const uint64_t ask_ns = 1000000000u;
 
 struct staging {
     struct staging *next;
@@ -462,7 +460,7 @@ static enum mb_err submit(struct builder *b, uint64_t *ticket)
                             " ms it made no room for one more: see to what the stream waits for, "
                             "and try again",
                             (now - start) / 1000000);
-        if (now - asked >= ask_ns) {
+        if (now - asked >= b->dev->room_ask_ns) {
             err = mb__cuda_context_error(b->dev);
             if (err)
                 return err;

@@ -291,6 +291,7 @@ static enum mb_err choose_tables(struct mb_cuda *dev, const char *wanted, enum m
         return mb__fail(MB_ERR_CONFIG, "tables:%s is unknown; inline, isolated or driver", wanted);
     dev->tables = wanted && !strcmp(wanted, "isolated") ? MB_CUDA_ISOLATED : MB_CUDA_INLINE;
     dev->room_ns = MB_CUDA_ROOM_NS;
+    dev->room_ask_ns = MB_CUDA_ROOM_ASK_NS;
     if (!err)
         err = open_device_tables(dev);
     else
