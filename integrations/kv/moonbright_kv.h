@@ -153,7 +153,8 @@ MB_API enum mb_err mb_kv_attach(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, 
                                 uint32_t *hit);
 /* Offers the full blocks among the sequence's first `count` tokens, which are `tokens`, to others.
  * The keys and values must be written by work that the last stream holds already. MB_ERR_INVALID: a
- * block of them is published already, as other tokens. */
+ * block of them is published already, as other tokens. Blocks that this sequence has published
+ * before are not looked at again. */
 MB_API enum mb_err mb_kv_publish(mb_kv kv, mb_kv_seq seq, const int32_t *tokens, uint32_t count);
 /* Keeps the published part of the first `count` tokens from eviction; *tokens gets its length. */
 MB_API enum mb_err mb_kv_prefix_hold(mb_kv kv, mb_kv_seq seq, uint32_t count, mb_kv_prefix *out,

@@ -216,21 +216,34 @@ static int each(const struct options *o, const struct trace *trace, const struct
     return failed;
 }
 
+static const char *const names[] = {"llama-2-7b", "llama-3-8b", "llama-3-70b"};
+enum { ON_ONE_GPU = 2 }; /* of names, the first ones */
+
+static int run_host(const struct options *o)
+{
+    int failed = 0;
+
+    if (o->model && !strcmp(o->model, names[ON_ONE_GPU])) {
+        fprintf(stderr, "moonbright-kv: host: %s is a model of 4 GPUs; allowed are %s and %s\n",
+                o->model, names[0], names[1]);
+        return 2;
+    }
+    for (unsigned m = 0; m < ON_ONE_GPU; m++)
+        if (!o->model || !strcmp(o->model, names[m])) {
+            failed |= host(stdout, o->config, shape_find(names[m]), o->bytes, o->samples);
+            failed |= host_beams(stdout, o->config, shape_find(names[m]), o->samples);
+        }
+    return failed;
+}
+
 static int run(const struct options *o, const struct trace *trace)
 {
-    static const char *const names[] = {"llama-2-7b", "llama-3-8b", "llama-3-70b"};
     int failed = 0;
 
     if (!strcmp(o->command, "attach"))
         return attach(stdout, o->config, o->bytes, o->samples);
-    if (!strcmp(o->command, "host")) {
-        for (unsigned m = 0; m < 2; m++) /* models of one GPU */
-            if (!o->model || !strcmp(o->model, names[m])) {
-                failed |= host(stdout, o->config, shape_find(names[m]), o->bytes, o->samples);
-                failed |= host_beams(stdout, o->config, shape_find(names[m]), o->samples);
-            }
-        return failed;
-    }
+    if (!strcmp(o->command, "host"))
+        return run_host(o);
     for (unsigned m = 0; m < sizeof(names) / sizeof(names[0]); m++)
         for (unsigned p = 0; p < POLICIES; p++)
             if ((!o->model || !strcmp(o->model, names[m])) &&

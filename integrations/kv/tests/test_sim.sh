@@ -116,6 +116,7 @@ wrong 2 'line 2 is no request' serve "$scratch/azure"
 # What would be ignored is refused, and so is what is not there to its end.
 wrong 2 'is for serve, not for prefix' prefix --stretch 2
 wrong 2 'is for attach host, not for beam' beam --samples 2
+wrong 2 'is a model of 4 GPUs; allowed are llama-2-7b and llama-3-8b' host --model llama-3-70b
 wrong 2 'one word too many' prefix trace.csv
 wrong 2 'one word too many' serve a b
 wrong 2 'wants a value' beam --seed
