@@ -15,7 +15,7 @@
 
 #include "moonbright_kv.h"
 
-/* Owner: the cache, which frees it when it is closed; before it is open, who asked for the mapper. */
+/* Owner: the cache, which frees it when it is closed; until it is open, who had the mapper made. */
 struct place {
     uint64_t page;
     bool broken; /* a batch was made in part: what addresses show is not known any more */
