@@ -16,7 +16,7 @@ enum {
     WIDTH = 4,
     ALL = PROMPTS * WIDTH,
     PROMPT_TOKENS = 512,
-    STEPS_MAX = 48,
+    STEPS_MAX = 16, /* tokens of a block: one of the steps starts one */
 };
 
 enum what { REORDER, APPEND, APPEND_MAP, APPEND_COPY, WHATS };
