@@ -24,6 +24,7 @@
 #pragma GCC diagnostic ignored "-Wanalyzer-malloc-leak"
 #endif
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -443,9 +444,22 @@ static enum mb_err check_run(const struct mb_kv *kv, const struct kv_run *run)
     return err;
 }
 
+/* A block is noted as cached exactly while a run has it, and one run at most. */
+static enum mb_err check_noted(const struct mb_kv *kv, uint64_t in_runs)
+{
+    uint64_t noted = 0;
+
+    for (uint64_t i = 0; i < (uint64_t)kv->chunk_count * kv->config.chunk_blocks; i++)
+        noted += kv->cached[i];
+    if (noted != in_runs)
+        return kv_fail(MB_ERR_CORRUPT, "%" PRIu64 " blocks are noted as of a run, counted %" PRIu64,
+                       noted, in_runs);
+    return MB_OK;
+}
+
 enum mb_err kv_check_trie(const struct mb_kv *kv, uint32_t *counted)
 {
-    uint64_t runs = 0, unused = 0;
+    uint64_t runs = 0, unused = 0, blocks = 0;
     enum mb_err err;
 
     for (uint64_t i = 0; i < kv->bucket_count; i++)
@@ -460,7 +474,11 @@ enum mb_err kv_check_trie(const struct mb_kv *kv, uint32_t *counted)
                                    run->blocks[j]);
             }
             unused += run->count - run->used;
+            blocks += run->count;
         }
+    err = check_noted(kv, blocks);
+    if (err)
+        return err;
     if (runs != kv->run_count || unused != kv->evictable)
         return kv_fail(MB_ERR_CORRUPT, "%u runs and %u unused prefix blocks, counted %u and %u",
                        kv->run_count, (unsigned)kv->evictable, (unsigned)runs, (unsigned)unused);
