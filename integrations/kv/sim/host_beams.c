@@ -4,8 +4,8 @@
  *
  * 128 prompts of 4 beams behind one cached prefix: where prompts differ changes nothing of what the
  * calls do. Parents are drawn among a prompt's beams with a fixed seed, so about a third of the
- * beams goes on behind another's and copies its tail. What is inside map() the cache counts; the copies
- * are timed here.
+ * beams goes on behind another's and copies its tail. The time inside map() is the cache's own
+ * count; copies are timed here.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -9,6 +9,8 @@
 #ifndef MB_KV_RIG_H
 #define MB_KV_RIG_H
 
+#include <string.h>
+
 #include "kv.h"
 #include "support/runtime_rig.h"
 
@@ -29,6 +31,30 @@ static const struct mb_kv_config kv_small = {.layers = 4,
                                              .max_sequences = 12,
                                              .chunk_blocks = 8,
                                              .limit_bytes = 192 << 20};
+
+static inline __attribute__((unused)) mb_kv_seq open_seq(mb_kv kv)
+{
+    mb_kv_seq seq = 0;
+
+    KV_OK(mb_kv_seq_open(kv, 0, &seq));
+    return seq;
+}
+
+/* `err` was wanted, and its text holds the word. */
+static inline __attribute__((unused)) void check_error(enum mb_err err, enum mb_err wanted,
+                                                       const char *word)
+{
+    CHECK_EQ(err, wanted);
+    if (!strstr(mb_kv_error_detail(), word))
+        FAIL("\"%s\" does not say \"%s\"", mb_kv_error_detail(), word);
+}
+
+static inline __attribute__((unused)) void finish(mb_device dev, mb_kv kv)
+{
+    KV_OK(mb_kv_check(kv));
+    KV_OK(mb_kv_close(kv));
+    rt_close(dev);
+}
 
 static inline uint64_t kv_chain(uint64_t hash, int32_t token)
 {

@@ -16,29 +16,6 @@ static mb_kv open_small(mb_device dev)
     return kv;
 }
 
-static mb_kv_seq open_seq(mb_kv kv)
-{
-    mb_kv_seq seq = 0;
-
-    KV_OK(mb_kv_seq_open(kv, 0, &seq));
-    return seq;
-}
-
-/* `err` was wanted, and its text holds each word. */
-static void check_error(enum mb_err err, enum mb_err wanted, const char *word)
-{
-    CHECK_EQ(err, wanted);
-    if (!strstr(mb_kv_error_detail(), word))
-        FAIL("«%s» does not say %s", mb_kv_error_detail(), word);
-}
-
-static void finish(mb_device dev, mb_kv kv)
-{
-    KV_OK(mb_kv_check(kv));
-    KV_OK(mb_kv_close(kv));
-    rt_close(dev);
-}
-
 static struct mb_kv_shape shape_of(mb_device dev, uint32_t layers, uint32_t heads, uint32_t dim,
                                    uint32_t group)
 {

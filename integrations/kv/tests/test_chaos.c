@@ -603,7 +603,7 @@ static void give_up_all(struct world *w)
         wrong(w, "blocks that nobody uses are kept", MB_OK);
 }
 
-static void finish(struct world *w)
+static void finish_program(struct world *w)
 {
     if (!*w->text) {
         verify(w);
@@ -652,7 +652,7 @@ static uint64_t run(const struct step *steps, unsigned count, uint64_t seed, cha
         if (*text)
             snprintf(text + strlen(text), TEXT - strlen(text), ", step %u", i);
     }
-    finish(&w);
+    finish_program(&w);
     return w.failures;
 }
 
